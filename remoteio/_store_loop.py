@@ -1,0 +1,97 @@
+"""Running a store's coroutines on fsspec's loop: as our own future, cancelled when we are interrupted.
+
+This is also the one layer that retries. fsspec's ``sync`` is not used: it lets the work
+go on when the caller is interrupted, and keeps the caller's frame alive after an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from remoteio import _store_errors
+
+T = TypeVar("T")
+
+RETRY_BOUND_S = 20.0
+UNREACHABLE_TRIES = 3
+TRIES = 7
+CANCEL_WAIT_S = 0.8
+
+
+async def retried(make: Callable[[], Awaitable[T]]) -> T:
+    """Await what ``make`` gives; again, with jittered pauses, where the failure may pass.
+
+    A store that answers but is busy is asked up to 7 times within 20 seconds, one that
+    cannot be reached at all 3 times.
+    """
+    began = time.monotonic()
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return await make()
+        except Exception as error:  # every failure is judged; what may not pass is raised as it is
+            verdict = _store_errors.judge(error)
+            pause = min(0.1 * 2.2**tries, 5.0) * random.uniform(0.7, 1.3)
+            limit = UNREACHABLE_TRIES if _is_unreachable(verdict) else TRIES
+            if not verdict.retry or tries >= limit or time.monotonic() - began + pause > RETRY_BOUND_S:
+                raise
+        await asyncio.sleep(pause)
+
+
+def _is_unreachable(verdict: _store_errors.Verdict) -> bool:
+    import errno
+
+    return verdict.number in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT)
+
+
+def submit(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
+    """Start a coroutine, with retries, on a loop that runs in another thread."""
+
+    async def work() -> T:
+        return await retried(make)
+
+    return asyncio.run_coroutine_threadsafe(work(), loop)
+
+
+def run(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], *, retry: bool = True) -> T:
+    """Run a coroutine on a loop in another thread and wait; Ctrl-C and the like cancel it.
+
+    Args:
+        loop: A loop that runs in another thread.
+        make: Gives the coroutine, once per try.
+        retry: Whether failures that may pass are retried here.
+    """
+    _refuse_own_thread(loop)
+    ended = threading.Event()
+
+    async def work() -> T:
+        try:
+            return await (retried(make) if retry else make())
+        finally:
+            ended.set()
+
+    future = asyncio.run_coroutine_threadsafe(work(), loop)
+    try:
+        return future.result()
+    except BaseException:
+        if not future.done():
+            future.cancel()
+            # Its clean-up (aborting a multipart upload) gets a moment, but never the user's patience.
+            ended.wait(CANCEL_WAIT_S)
+        raise
+
+
+def _refuse_own_thread(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if running is loop:
+        raise RuntimeError("a blocking file operation was called from fsspec's own IO thread, where it could never end")

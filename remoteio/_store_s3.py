@@ -1,0 +1,300 @@
+"""S3 and what speaks its protocol, through the calls of s3fs's own client.
+
+Keys go to the client as they are: s3fs's path functions would expand patterns, split off
+``?versionId=`` and create buckets.
+
+Source: Amazon S3 API reference: HeadObject, GetObject, ListObjectsV2, PutObject (conditional
+writes), CreateMultipartUpload, UploadPartCopy, CopyObject, DeleteObjects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import mimetypes
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+from remoteio._store import Info
+from remoteio._store_objects import ObjectStore, RangedStore, split
+
+MIB = 2**20
+PART_SIZE = 8 * MIB
+PARTS_IN_FLIGHT = 4
+BYTES_IN_FLIGHT = 64 * MIB
+MAX_PARTS = 10_000
+MIN_PART = 5 * MIB
+MAX_COPY = 5 * 2**30  # what one CopyObject or UploadPartCopy takes
+COPY_PART = 2**30
+DELETE_BATCH = 1000
+
+
+def part_size(size: int) -> int:
+    """Bytes of one part, so that an object of this size stays below the store's 10,000 parts."""
+    need = -(-size // MAX_PARTS)
+    return max(PART_SIZE, -(-need // MIB) * MIB)
+
+
+class S3Store(RangedStore):
+    """Objects behind the S3 protocol."""
+
+    @property
+    def endpoint(self) -> str:
+        fs = self.fs
+        from_client = fs.client_kwargs.get("endpoint_url") if fs.client_kwargs else None
+        return str(fs.endpoint_url or from_client or _environment_endpoint())
+
+    async def _call(self, method: str, **kwargs: Any) -> Any:
+        return await self.fs._call_s3(method, **kwargs)
+
+    # ---- questions
+
+    def _head(self, key: str) -> Info:
+        bucket, inner = split(key)
+        answer = self.run(key, lambda: self._call("head_object", Bucket=bucket, Key=inner))
+        return Info(key, int(answer["ContentLength"]), False, answer.get("ETag"), _seconds(answer.get("LastModified")))
+
+    def _list(self, start: str, delimiter: str, limit: int | None = None) -> Iterator[Info]:
+        bucket, prefix = split(start)
+        query: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        if delimiter:
+            query["Delimiter"] = delimiter
+        if limit:
+            query["MaxKeys"] = limit
+        while True:
+            page = self.run(start, lambda: self._call("list_objects_v2", **query))
+            for common in page.get("CommonPrefixes") or ():
+                yield Info(f"{bucket}/{common['Prefix']}", 0, True)
+            for item in page.get("Contents") or ():
+                key = f"{bucket}/{item['Key']}"
+                yield Info(
+                    key, int(item["Size"]), key.endswith("/"), item.get("ETag"), _seconds(item.get("LastModified"))
+                )
+            if limit or not page.get("IsTruncated"):
+                return
+            query["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _buckets(self) -> Iterator[Info]:
+        answer = self.run("", lambda: self._call("list_buckets"))
+        for bucket in answer.get("Buckets") or ():
+            yield Info(str(bucket["Name"]), 0, True)
+
+    def _require_bucket(self, key: str) -> None:
+        bucket = split(key)[0]
+        try:
+            next(iter(self._list(f"{bucket}/", "", limit=1)), None)
+        except PermissionError:  # may write without the right to list: the write itself will tell
+            return
+
+    # ---- bytes
+
+    async def read_async(self, key: str, start: int, stop: int | None, info: Info | None) -> bytes:
+        bucket, inner = split(key)
+        query: dict[str, Any] = {"Bucket": bucket, "Key": inner}
+        if start or stop is not None:
+            query["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
+        if info is not None and info.version:
+            query["IfMatch"] = info.version
+        try:
+            answer = await self._call("get_object", **query)
+        except Exception as error:
+            raise _as_changed(self, key, error, info) from error
+        body = answer["Body"]
+        try:
+            data: bytes = await body.read()
+        finally:
+            body.close()
+        if info is not None and info.version and answer.get("ETag") not in (None, info.version):
+            raise self.error(errno.ESTALE, key, "the object was replaced while it was being read")
+        expected = int(answer["ContentLength"])
+        if len(data) != expected:
+            # ClientPayloadError's case where the client did not notice: worth another try
+            raise ConnectionResetError(errno.ECONNRESET, f"{len(data)} of {expected} bytes came")
+        return data
+
+    def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
+        condition = {"IfNoneMatch": "*"} if exclusive else {}
+        if size <= 2 * PART_SIZE:
+            body = _read_at(source, 0, size, self, key)
+            bucket, inner = split(key)
+            put = {"Bucket": bucket, "Key": inner, "Body": body, **_content_type(key), **condition}
+            self.run(key, lambda: self._call("put_object", **put))
+            return
+        each = part_size(size)
+        offsets = range(0, size, each)
+
+        async def part(upload: dict[str, Any], number: int) -> Any:
+            offset = offsets[number - 1]
+            body = _read_at(source, offset, min(each, size - offset), self, key)
+            return await self._call("upload_part", **upload, PartNumber=number, Body=body)
+
+        window = max(1, min(PARTS_IN_FLIGHT, BYTES_IN_FLIGHT // each))
+        self.run(key, lambda: self._multipart(key, len(offsets), part, window, condition), retry=False)
+
+    async def _multipart(self, key: str, count: int, part: Any, window: int, condition: dict[str, str]) -> None:
+        """Create, send ``count`` parts with at most ``window`` in flight, complete; abort on any failure."""
+        from remoteio._store_loop import retried
+
+        bucket, inner = split(key)
+        begin = {"Bucket": bucket, "Key": inner, **_content_type(key)}
+        created = await retried(lambda: self._call("create_multipart_upload", **begin))
+        upload = {"Bucket": bucket, "Key": inner, "UploadId": created["UploadId"]}
+        gate = asyncio.Semaphore(window)
+
+        async def one(number: int) -> dict[str, Any]:
+            async with gate:
+                answer = await retried(lambda: part(upload, number))
+            answer = answer.get("CopyPartResult", answer)
+            return {"PartNumber": number, "ETag": answer["ETag"]}
+
+        tasks = [asyncio.ensure_future(one(number)) for number in range(1, count + 1)]
+        try:
+            parts = await asyncio.gather(*tasks)
+            await retried(
+                lambda: self._call("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts}, **condition)
+            )
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.shield(self._abort(upload))
+            raise
+
+    async def _abort(self, upload: dict[str, Any]) -> None:
+        try:
+            await self._call("abort_multipart_upload", **upload)
+        except Exception:  # noqa: BLE001 - the first failure is the one to report; a lost abort costs space only
+            import logging
+
+            logging.getLogger("remoteio").warning("a multipart upload to %s could not be aborted", upload["Bucket"])
+
+    def append(self, key: str, info: Info, source: BinaryIO, size: int) -> bool:
+        old = info.size or 0
+        if old < MIN_PART or not size:
+            return False
+        copied = list(_copy_ranges(old))
+        each = part_size(size)
+        offsets = range(0, size, each)
+        bucket, inner = split(key)
+
+        async def part(upload: dict[str, Any], number: int) -> Any:
+            if number <= len(copied):
+                first, last = copied[number - 1]
+                return await self._copy_part(upload, number, bucket, inner, f"bytes={first}-{last}", info)
+            offset = offsets[number - 1 - len(copied)]
+            body = _read_at(source, offset, min(each, size - offset), self, key)
+            return await self._call("upload_part", **upload, PartNumber=number, Body=body)
+
+        count = len(copied) + len(offsets)
+        self.run(key, lambda: self._multipart(key, count, part, PARTS_IN_FLIGHT, {}), retry=False)
+        return True
+
+    async def _copy_part(self, upload: Any, number: int, bucket: str, inner: str, span: str, info: Info) -> Any:
+        condition = {"CopySourceIfMatch": info.version} if info.version else {}
+        source = {"Bucket": bucket, "Key": inner}
+        return await self._call(
+            "upload_part_copy", **upload, PartNumber=number, CopySource=source, CopySourceRange=span, **condition
+        )
+
+    def copy(self, source: str, target: str, info: Info) -> None:
+        bucket, inner = split(source)
+        to_bucket, to_inner = split(target)
+        if (info.size or 0) <= MAX_COPY:
+            query = {"Bucket": to_bucket, "Key": to_inner, "CopySource": {"Bucket": bucket, "Key": inner}}
+            self.run(target, lambda: self._call("copy_object", **query))
+            return
+        spans = list(_copy_ranges(info.size or 0))
+
+        async def part(upload: dict[str, Any], number: int) -> Any:
+            first, last = spans[number - 1]
+            return await self._copy_part(upload, number, bucket, inner, f"bytes={first}-{last}", info)
+
+        self.run(target, lambda: self._multipart(target, len(spans), part, PARTS_IN_FLIGHT, {}), retry=False)
+
+    # ---- removal
+
+    def delete(self, key: str) -> None:
+        bucket, inner = split(key)
+        self.run(key, lambda: self._call("delete_object", Bucket=bucket, Key=inner))
+
+    def delete_many(self, keys: Iterable[str]) -> Iterator[tuple[str, OSError]]:
+        batch: list[str] = []
+        for key in keys:
+            if batch and (len(batch) == DELETE_BATCH or split(key)[0] != split(batch[0])[0]):
+                yield from self._delete_batch(batch)
+                batch = []
+            batch.append(key)
+        if batch:
+            yield from self._delete_batch(batch)
+
+    def _delete_batch(self, batch: list[str]) -> Iterator[tuple[str, OSError]]:
+        bucket = split(batch[0])[0]
+        wanted = {"Objects": [{"Key": split(key)[1]} for key in batch], "Quiet": True}
+        try:
+            answer = self.run(batch[0], lambda: self._call("delete_objects", Bucket=bucket, Delete=wanted))
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL):
+                yield from ((key, error) for key in batch)
+                return
+            yield from self._delete_singly(batch)  # some stores know DeleteObject alone
+            return
+        for failed in answer.get("Errors") or ():
+            key = f"{bucket}/{failed.get('Key', '')}"
+            denied = failed.get("Code") in ("AccessDenied", "403")
+            number = errno.EACCES if denied else errno.EIO
+            yield key, self.error(number, key, f"{failed.get('Code', '')}: {failed.get('Message', '')}")
+
+    def _delete_singly(self, batch: list[str]) -> Iterator[tuple[str, OSError]]:
+        for key in batch:
+            try:
+                self.delete(key)
+            except OSError as error:
+                yield key, error
+
+    def _put_marker(self, key: str) -> None:
+        bucket, inner = split(key)
+        self.run(key, lambda: self._call("put_object", Bucket=bucket, Key=f"{inner}/", Body=b""))
+
+
+def _environment_endpoint() -> str:
+    import os
+
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "aws"
+
+
+def _as_changed(store: S3Store, key: str, error: Exception, info: Info | None) -> BaseException:
+    """A failed If-Match means that the object was replaced, not that it exists already."""
+    from remoteio._store_errors import judge
+
+    if info is not None and judge(error).number == errno.EEXIST:
+        return store.error(errno.ESTALE, key, "the object was replaced while it was being read")
+    return error
+
+
+def _seconds(when: Any) -> float | None:
+    return None if when is None else float(when.timestamp())
+
+
+def _copy_ranges(size: int) -> Iterator[tuple[int, int]]:
+    """First and last byte of the pieces in which the server copies; none is below the smallest part."""
+    start = 0
+    while start < size:
+        last = min(start + COPY_PART, size)
+        if size - last < MIN_PART:
+            last = size
+        yield start, last - 1
+        start = last
+
+
+def _content_type(key: str) -> dict[str, str]:
+    guessed = mimetypes.guess_type(key)[0]
+    return {"ContentType": guessed} if guessed else {}
+
+
+def _read_at(source: BinaryIO, offset: int, size: int, store: ObjectStore, key: str) -> bytes:
+    """Bytes of the source for one part; a source that became shorter must never be published."""
+    source.seek(offset)
+    data = source.read(size)
+    if len(data) != size:
+        raise store.error(errno.EIO, key, f"the local copy holds {len(data)} of {size} bytes at {offset}")
+    return data

@@ -1,0 +1,360 @@
+"""The stores themselves: one suite for memory, file, S3 and GCS, and what each has of its own."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from remoteio import _stores
+from remoteio._settings import Settings
+from remoteio.errors import MissingPackageError, ObjectChangedError
+
+MIB = 2**20
+
+
+def at(place: Any, name: str, **settings: Any) -> _stores.Location:
+    url = _stores.parse(place.url(name) if name else place.base)
+    assert url is not None
+    return _stores.resolve(url, Settings(storage_options=(place.options,), **settings))
+
+
+def write(location: _stores.Location, data: bytes, **keywords: Any) -> None:
+    location.store.write(location.key, io.BytesIO(data), len(data), **keywords)
+
+
+@pytest.fixture(params=["memory", "file", "s3", "gcs", "moto"])
+def place(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(f"{request.param}_place")
+
+
+@pytest.fixture(params=["memory", "s3", "gcs", "moto"])
+def objects(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(f"{request.param}_place")
+
+
+ODD = "odd ?*[x]#%20+{y}&=1,žluť日本😀"
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 16 * MIB + 1])
+def test_what_is_written_is_read(place: Any, size: int) -> None:
+    location = at(place, "f.bin")
+    data = os.urandom(size)
+    write(location, data)
+    info = location.store.head(location.key)
+    assert info is not None and info.size == size
+    assert location.store.read(location.key, info=info) == data
+
+
+def test_a_multipart_upload_of_odd_parts_is_whole(s3_place: Any) -> None:
+    location = at(s3_place, "parts.bin")
+    data = os.urandom(37 * MIB + 5)
+    write(location, data)
+    assert s3_place.read("parts.bin") == data
+
+
+def test_keys_are_literal(place: Any) -> None:
+    location = at(place, ODD)
+    write(location, b"odd")
+    assert location.store.read(location.key) == b"odd"
+    folder = at(place, "")
+    assert [info.key for info in folder.store.scan(folder.key)] == [location.key]
+    location.store.delete(location.key)
+    assert location.store.head(location.key) is None
+
+
+def test_a_key_that_looks_versioned_is_literal(moto_place: Any) -> None:
+    location = at(moto_place, "a?versionId=1")
+    write(location, b"x")
+    folder = at(moto_place, "")
+    assert [info.key for info in folder.store.scan(folder.key)] == [location.key]
+
+
+def test_a_range_is_that_range(place: Any) -> None:
+    location = at(place, "f")
+    write(location, bytes(range(256)))
+    info = location.store.head(location.key)
+    assert location.store.read(location.key, 10, 20, info=info) == bytes(range(10, 20))
+    assert location.store.read(location.key, 250, 300, info=info) == bytes(range(250, 256))
+    assert location.store.read(location.key, 300, 400, info=info) == b""
+
+
+def test_a_replaced_object_is_not_read(place: Any) -> None:
+    location = at(place, "f")
+    write(location, b"old" * 100)
+    info = location.store.head(location.key)
+    write(location, b"new" * 100)
+    with pytest.raises(ObjectChangedError) as raised:
+        location.store.read(location.key, 5, 10, info=info)
+    assert raised.value.errno == errno.ESTALE
+    assert raised.value.filename == location.url.text
+
+
+def test_a_missing_key_has_no_head_and_no_bytes(place: Any) -> None:
+    location = at(place, "nope")
+    assert location.store.head(location.key) is None
+    with pytest.raises(FileNotFoundError) as raised:
+        location.store.read(location.key)
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOENT, location.url.text)
+
+
+@pytest.mark.parametrize("size", [3, 17 * MIB])
+def test_an_exclusive_write_never_replaces(place: Any, size: int) -> None:
+    location = at(place, "x")
+    write(location, b"first" + bytes(size), exclusive=True)
+    with pytest.raises(FileExistsError) as raised:
+        write(location, b"later" + bytes(size), exclusive=True)
+    assert raised.value.errno == errno.EEXIST
+    assert location.store.read(location.key, 0, 5) == b"first"
+
+
+def test_a_source_that_is_too_short_publishes_nothing(place: Any) -> None:
+    location = at(place, "short")
+    with pytest.raises(OSError, match="bytes"):
+        location.store.write(location.key, io.BytesIO(bytes(19_000_000)), 20_000_000)
+    assert location.store.head(location.key) is None
+
+
+def test_a_directory_is_what_has_something_below(place: Any) -> None:
+    if place.kind == "file":
+        os.makedirs(at(place, "d/e").key)
+    write(at(place, "d/e/f"), b"x")
+    for name, answer in {
+        "d": True,
+        "d/e": True,
+        "d/e/f": False,
+        "d/": True,
+        "": True,
+        "D": False,
+        "d/e/": True,
+    }.items():
+        location = at(place, name)
+        assert location.store.is_prefix(location.key) is answer, name
+
+
+def test_half_a_name_is_no_directory(objects: Any) -> None:
+    write(at(objects, "abc/x"), b"x")
+    location = at(objects, "ab")
+    assert not location.store.is_prefix(location.key)
+
+
+def test_scan_gives_children_once_and_walk_gives_all(objects: Any) -> None:
+    for name in ["a", "d/x", "d/y", "d/e/z", "dd/x"]:
+        write(at(objects, name), name.encode())
+    folder = at(objects, "")
+    start = len(folder.key) + 1
+    children = sorted((info.key[start:], info.is_dir, info.size) for info in folder.store.scan(folder.key))
+    assert children == [("a", False, 1), ("d", True, 0), ("dd", True, 0)]
+    everything = {info.key[start:] for info in folder.store.walk(folder.key) if not info.is_dir}
+    assert everything == {"a", "d/x", "d/y", "d/e/z", "dd/x"}
+    below = at(objects, "d")
+    assert {info.key[start:] for info in below.store.walk(below.key)} == {"d/x", "d/y", "d/e/z"}
+
+
+def test_markers_are_directories(s3_place: Any) -> None:
+    location = at(s3_place, "m")
+    location.store.make_directory(location.key, marker=True)
+    location.store.forget_directories(location.key)
+    assert location.store.is_prefix(location.key)
+    assert list(location.store.scan(location.key)) == []
+    assert [(info.key, info.is_dir) for info in location.store.walk(location.key)] == [(f"{location.key}/", True)]
+
+
+def test_made_directories_exist_until_forgotten(objects: Any) -> None:
+    location, parent, folder = at(objects, "new/deep"), at(objects, "new"), at(objects, "")
+    location.store.make_directory(location.key)
+    assert location.store.is_prefix(location.key) and parent.store.is_prefix(parent.key)
+    assert [info.key for info in folder.store.scan(folder.key)] == [parent.key]
+    parent.store.forget_directories(parent.key)
+    assert not location.store.is_prefix(location.key)
+
+
+def test_more_than_one_page_is_listed_whole(s3_place: Any) -> None:
+    fs = s3_place.fs()
+    fs.pipe({s3_place.url(f"many/{n:04}"): b"" for n in range(1500)})
+    fs.pipe({s3_place.url(f"dirs/{n:04}/x"): b"" for n in range(1100)})
+    many, dirs = at(s3_place, "many"), at(s3_place, "dirs")
+    assert len({info.key for info in many.store.scan(many.key)}) == 1500
+    assert len([info for info in dirs.store.scan(dirs.key) if info.is_dir]) == 1100
+
+
+def test_copy_is_whole(place: Any) -> None:
+    source, target = at(place, "s"), at(place, "t?*")
+    data = os.urandom(20 * MIB)
+    write(source, data)
+    info = source.store.head(source.key)
+    assert info is not None
+    source.store.copy(source.key, target.key, info)
+    assert target.store.read(target.key) == data
+
+
+def test_append_on_the_server_keeps_the_old_bytes(s3_place: Any) -> None:
+    location = at(s3_place, "log")
+    old = os.urandom(12 * MIB)
+    write(location, old)
+    info = location.store.head(location.key)
+    assert info is not None
+    assert location.store.append(location.key, info, io.BytesIO(b"tail"), 4)
+    assert s3_place.read("log") == old + b"tail"
+
+
+def test_delete_many_deletes_exactly_these(objects: Any) -> None:
+    names = [f"k{n}" for n in range(30)] + ["a?c", "abc"]
+    for name in names:
+        write(at(objects, name), b"x")
+    keys = [at(objects, name).key for name in names if name != "abc"]
+    assert list(at(objects, "").store.delete_many(keys)) == []
+    assert set(objects.files()) == {"abc"}
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_a_missing_bucket_is_never_made(kind: str, request: pytest.FixtureRequest) -> None:
+    request.getfixturevalue(f"{kind}_place")
+    scheme = {"s3": "s3", "gcs": "gs"}[kind]
+    url = _stores.parse(f"{scheme}://no-such-bucket-anywhere/a/b")
+    assert url is not None
+    location = _stores.resolve(url, Settings(storage_options=({"gs": {"token": "anon"}},)))
+    with pytest.raises(FileNotFoundError):
+        write(location, b"x")
+    with pytest.raises(FileNotFoundError):
+        location.store.make_directory(location.key)
+    assert location.store.head(location.key) is None
+    assert not location.store.is_prefix(location.key)
+    assert not location.store.is_prefix("no-such-bucket-anywhere")
+
+
+# ---- resolving
+
+
+def test_null_bytes_and_surrogates_are_refused() -> None:
+    for text, error in [("memory://a\0b", ValueError), ("memory://a\udcff", OSError)]:
+        url = _stores.parse(text)
+        assert url is not None
+        with pytest.raises(error):
+            _stores.resolve(url)
+
+
+def test_the_longest_prefix_of_the_innermost_scope_decides() -> None:
+    inner = {"s3": {"who": "scheme"}, "s3://b": {"who": "bucket"}, "s3://b/deep": {"who": "deep"}}
+    outer = {"s3://b/deep/er": {"who": "outer"}, "gcs": {"who": "gs"}}
+    settings = Settings(storage_options=(inner, outer))
+
+    def who(text: str) -> Any:
+        url = _stores.parse(text)
+        assert url is not None
+        return _stores.options_for(url, settings).get("who")
+
+    expected = {
+        "s3://b/deep/er/x": "deep",
+        "s3://b/deeper": "bucket",
+        "s3a://b/deep": "deep",
+        "s3://bb/x": "scheme",
+        "gs://x/y": "gs",
+        "memory://b": None,
+    }
+    assert {text: who(text) for text in expected} == expected
+
+
+def test_two_endpoints_never_share_a_store(s3_server: Any) -> None:
+    url = _stores.parse("s3://b/k")
+    assert url is not None
+    one = _stores.resolve(url, Settings(storage_options=({"s3": {"endpoint_url": "http://127.0.0.1:1"}},)))
+    two = _stores.resolve(url, Settings(storage_options=({"s3": {"endpoint_url": "http://127.0.0.1:2"}},)))
+    assert one.store is not two.store
+    assert not one.store.same_store(two.store)
+    again = _stores.resolve(url, Settings(storage_options=({"s3": {"endpoint_url": "http://127.0.0.1:1"}},)))
+    assert again.store is one.store
+
+
+def test_another_environment_is_another_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = _stores.parse("s3://b/k")
+    assert url is not None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    one = _stores.resolve(url).store
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:2")
+    assert _stores.resolve(url).store is not one
+
+
+def test_a_missing_package_names_the_extra() -> None:
+    error = _stores._missing("s3a", ImportError("no s3fs", name="s3fs"))
+    assert isinstance(error, MissingPackageError) and isinstance(error, ImportError)
+    assert "remoteio[s3]" in str(error)
+
+
+def test_dots_are_resolved_and_never_climb_out_of_the_bucket() -> None:
+    def key(text: str) -> str:
+        url = _stores.parse(text)
+        assert url is not None
+        return _stores.resolve(url).key
+
+    expected = {
+        "s3://b/a/../c": "b/c",
+        "s3://b/../../c": "b/c",
+        "s3://b/./a//c//": "b/a//c",
+        "s3:///b/k": "b/k",
+        "memory://../x/.": "x",
+        "memory:///x": "x",
+        "file:///a/b/": "/a/b",
+    }
+    assert {text: key(text) for text in expected} == expected
+
+
+# ---- what goes wrong
+
+
+@pytest.fixture
+def refused() -> Iterator[_stores.Location]:
+    url = _stores.parse("s3://b/k")
+    assert url is not None
+    options = {"s3": {"endpoint_url": "http://127.0.0.1:9", "key": "AKIDSECRET", "secret": "sesame-open"}}
+    yield _stores.resolve(url, Settings(storage_options=(options,)))
+
+
+def test_a_dead_endpoint_is_a_connection_error(refused: _stores.Location) -> None:
+    with pytest.raises(ConnectionError) as raised:
+        refused.store.head(refused.key)
+    assert raised.value.errno in (errno.ECONNREFUSED, errno.EHOSTUNREACH)
+    assert raised.value.filename == "s3://b/k"
+    with pytest.raises(ConnectionError):
+        refused.store.is_prefix("b")
+
+
+def test_no_secret_is_shown(refused: _stores.Location) -> None:
+    import traceback
+
+    with pytest.raises(OSError) as raised:
+        refused.store.head(refused.key)
+    shown = "".join(traceback.format_exception(raised.value)) + repr(raised.value) + repr(refused)
+    assert "sesame" not in shown and "AKIDSECRET" not in shown
+
+
+def test_wrong_credentials_are_a_permission_error(s3_place: Any) -> None:
+    url = _stores.parse(s3_place.url("x"))
+    assert url is not None
+    settings = Settings(storage_options=({"s3": {"key": "nobody", "secret": "wrong"}},))
+    location = _stores.resolve(url, settings)
+    for ask in (location.store.head, location.store.is_prefix, location.store.read):
+        with pytest.raises(PermissionError):
+            ask(location.key)
+
+
+def test_a_denied_head_of_a_missing_key_asks_a_listing(proxy: Any, s3_place: Any) -> None:
+    proxy_options = Settings(storage_options=(proxy.storage_options,))
+    url = _stores.parse(s3_place.url("nope"))
+    assert url is not None
+    location = _stores.resolve(url, proxy_options)
+    proxy.deny(method="HEAD")
+    assert location.store.head(location.key) is None
+
+
+def test_denied_and_missing_that_cannot_be_told_apart_say_so(proxy: Any, s3_place: Any) -> None:
+    url = _stores.parse(s3_place.url("nope"))
+    assert url is not None
+    location = _stores.resolve(url, Settings(storage_options=(proxy.storage_options,)))
+    proxy.deny()
+    with pytest.raises(PermissionError, match="cannot be told apart"):
+        location.store.head(location.key)
