@@ -1,0 +1,677 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from remoteio import _stores, _transfer, _transfer_plan
+from remoteio._settings import Settings
+from remoteio._stores import Location
+from remoteio.errors import ObjectChangedError
+from tests import servers
+from tests.conftest import Place
+
+MIB = 2**20
+WINDOW = _transfer_plan.WINDOW
+ROOT = str(Path(__file__).parent.parent)
+
+ODD_KEYS = ["a b", "a#b", "a?b", "a*b", "a[b]", "a%20b", "a+b", "{x}", "ü", "日本", "run::1", ".hid", "a~b", "a&b=c"]
+
+
+@pytest.fixture(params=["fsspec", "obstore"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine in turn."""
+    if request.param == "obstore":
+        pytest.importorskip("obstore")
+    return str(request.param)
+
+
+def at(place: Place, name: str) -> Location:
+    """The location of a name in a place."""
+    url = _stores.parse(place.url(name))
+    assert url is not None
+    return _stores.resolve(url, Settings(storage_options=(place.options,)))
+
+
+def fetch(place: Place, names: list[str], target: Path, **keywords: Any) -> dict[str, bytes]:
+    """Download some files; what came."""
+    items = []
+    for number, name in enumerate(names):
+        location = at(place, name)
+        info = location.store.head(location.key)
+        assert info is not None
+        items.append((location, info, str(target / f"{number}")))
+    _transfer.download(items, **keywords)
+    return {name: (target / f"{number}").read_bytes() for number, name in enumerate(names)}
+
+
+def send(place: Place, files: dict[str, bytes], source: Path, **keywords: Any) -> list[Any]:
+    """Upload some files."""
+    items = []
+    for number, (name, data) in enumerate(files.items()):
+        (source / f"up{number}").write_bytes(data)
+        items.append((str(source / f"up{number}"), at(place, name)))
+    return _transfer.upload(items, **keywords)
+
+
+def left(folder: Path) -> list[str]:
+    """The names of what lies in a folder."""
+    return sorted(os.listdir(folder))
+
+
+# ---- whole files
+
+
+def test_files_of_every_size_arrive_as_they_are(remote: Place, tmp_path: Path) -> None:
+    sizes = [0, 1, MIB + 1, WINDOW, WINDOW + 1, 2 * WINDOW + 7]
+    files = {f"dir/{size}": os.urandom(size) for size in sizes}
+    for name, data in files.items():
+        remote.put(name, data)
+    assert fetch(remote, list(files), tmp_path) == files
+
+
+def test_files_of_every_size_are_sent_as_they_are(remote: Place, tmp_path: Path) -> None:
+    sizes = [0, 1, MIB + 1, WINDOW, WINDOW + 1, 2 * WINDOW + 7]
+    files = {f"dir/{size}": os.urandom(size) for size in sizes}
+    sent = send(remote, files, tmp_path)
+    assert remote.files() == files
+    assert [info.size for info in sent] == sizes
+
+
+def test_both_engines_fetch_the_same(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    files = {"big": os.urandom(2 * WINDOW + 7), "small": b"x", "empty": b""}
+    for name, data in files.items():
+        s3_place.put(name, data)
+    assert fetch(s3_place, list(files), tmp_path, engine=engine) == files
+
+
+def test_both_engines_send_the_same(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    files = {"big": os.urandom(2 * WINDOW + 7), "small": b"x", "empty": b""}
+    send(s3_place, files, tmp_path, engine=engine)
+    assert s3_place.files() == files
+
+
+@pytest.mark.parametrize(("named", "agent"), [("fsspec", "aiobotocore"), ("obstore", "object_store")])
+def test_the_chosen_engine_is_the_one_that_moves_the_bytes(
+    proxy_place: Place, proxy: Any, tmp_path: Path, named: str, agent: str
+) -> None:
+    pytest.importorskip(named)
+    send(proxy_place, {"big": os.urandom(WINDOW + 7), "small": b"x"}, tmp_path, engine=named)
+    fetch(proxy_place, ["big", "small"], tmp_path, engine=named)
+    moving = {"GetObject", "PutObject", "UploadPart"}
+    asked = {
+        request.headers["user-agent"].partition("/")[0] for request in proxy.requests if request.operation in moving
+    }
+    assert asked == {agent}
+
+
+@pytest.mark.parametrize("status", [301, 307, 400])
+def test_a_store_that_wants_to_be_asked_otherwise_is_asked_by_its_own_client(
+    proxy_place: Place, proxy: Any, tmp_path: Path, status: int
+) -> None:
+    pytest.importorskip("obstore")
+    proxy.answer(status, "PermanentRedirect", "elsewhere", operation="PutObject", times=1)
+    send(proxy_place, {"a": b"x"}, tmp_path, engine="obstore")
+    proxy.answer(status, "PermanentRedirect", "elsewhere", operation="GetObject", times=1)
+    assert fetch(proxy_place, ["a"], tmp_path, engine="obstore") == {"a": b"x"}
+
+
+def test_what_was_sent_is_described_as_the_store_has_it(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    sent = send(s3_place, {"big": os.urandom(WINDOW + 7), "small": b"x"}, tmp_path, engine=engine)
+    for info in sent:
+        found = at(s3_place, "").store.head(info.key)
+        assert found is not None
+        assert (info.size, info.version) == (found.size, found.version)
+
+
+def test_odd_keys_mean_themselves(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    files = {f"odd/{name}": name.encode() for name in ODD_KEYS}
+    send(s3_place, files, tmp_path, engine=engine)
+    assert s3_place.files() == files
+    assert fetch(s3_place, list(files), tmp_path, engine=engine) == files
+
+
+def test_keys_that_obstore_would_change_go_as_they_are(moto_place: Place, tmp_path: Path, engine: str) -> None:
+    files = {"a//b": b"1", "tab\there": b"2", "back\\slash": b"3"}
+    send(moto_place, files, tmp_path, engine=engine)
+    assert fetch(moto_place, list(files), tmp_path, engine=engine) == files
+
+
+def test_a_local_file_that_is_there_is_never_overwritten(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    s3_place.put("a", b"remote")
+    (tmp_path / "0").write_bytes(b"mine")
+    with pytest.raises(FileExistsError):
+        fetch(s3_place, ["a"], tmp_path, engine=engine)
+    assert (tmp_path / "0").read_bytes() == b"mine"
+
+
+def test_a_link_planted_at_the_local_path_is_not_followed(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    s3_place.put("a", b"remote")
+    (tmp_path / "0").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError):
+        fetch(s3_place, ["a"], tmp_path, engine=engine)
+    assert left(tmp_path) == ["0"]
+
+
+# ---- what breaks
+
+
+def test_a_range_that_breaks_is_resumed_at_its_byte(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    data = os.urandom(3 * MIB)
+    proxy_place.put("a", data)
+    proxy.cut_response(MIB, operation="GetObject", times=1)
+    assert fetch(proxy_place, ["a"], tmp_path, engine=engine) == {"a": data}
+    asked = [request.headers.get("range", "") for request in proxy.requests if request.operation == "GetObject"]
+    assert len(asked) == 2
+    first = int(asked[1].removeprefix("bytes=").partition("-")[0])
+    assert 0 < first <= MIB
+
+
+def test_a_busy_store_is_asked_again(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    proxy_place.put("a", b"data")
+    proxy.unavailable(operation="GetObject", times=2)
+    assert fetch(proxy_place, ["a"], tmp_path, engine=engine) == {"a": b"data"}
+    assert proxy.tally["GetObject"] == 3
+
+
+def test_retries_are_one_layer_and_end(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    proxy_place.put("a", b"data")
+    proxy.unavailable(operation="GetObject")
+    with pytest.raises(OSError):
+        fetch(proxy_place, ["a"], tmp_path, engine=engine)
+    assert proxy.tally["GetObject"] <= 7
+
+
+def test_an_upload_to_a_busy_store_is_tried_again(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    data = os.urandom(WINDOW + 7)
+    proxy.unavailable(operation="PutObject", times=1)
+    proxy.unavailable(operation="UploadPart", times=1)
+    send(proxy_place, {"small": b"x", "big": data}, tmp_path, engine=engine)
+    assert proxy_place.read("small") == b"x"
+    assert proxy_place.read("big") == data
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [(403, "AccessDenied", PermissionError), (404, "NoSuchKey", FileNotFoundError), (416, "InvalidRange", OSError)],
+)
+def test_a_refusal_is_the_builtin_error_and_leaves_nothing(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str, status: int, code: str, expected: type[OSError]
+) -> None:
+    proxy_place.put("a", os.urandom(2 * WINDOW))
+    proxy.answer(status, code, "no", operation="GetObject", skip=1)
+    with pytest.raises(expected) as caught:
+        fetch(proxy_place, ["a"], tmp_path, engine=engine)
+    assert caught.value.filename.endswith(proxy_place.url("a").rpartition("t-")[2])
+    assert left(tmp_path) == []
+    assert proxy.tally["GetObject"] <= 3
+
+
+def test_an_object_replaced_in_the_middle_is_an_error(
+    proxy_place: Place, s3_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    proxy_place.put("a", os.urandom(4 * WINDOW))
+    new = os.urandom(4 * WINDOW)
+    proxy.before(lambda: s3_place.put("a", new), operation="GetObject", skip=1, times=1)
+    with pytest.raises(ObjectChangedError):
+        fetch(proxy_place, ["a"], tmp_path, engine=engine, max_concurrency=1)
+    assert left(tmp_path) == []
+
+
+def test_an_object_that_became_shorter_is_an_error(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    s3_place.put("a", b"long content")
+    location = at(s3_place, "a")
+    info = location.store.head(location.key)
+    assert info is not None
+    s3_place.put("a", b"short")
+    with pytest.raises(ObjectChangedError):
+        _transfer.download([(location, info, str(tmp_path / "x"))], engine=engine)
+    assert left(tmp_path) == []
+
+
+def test_the_first_failure_takes_the_other_files_along(proxy_place: Place, proxy: Any, tmp_path: Path) -> None:
+    for name in "abc":
+        proxy_place.put(name, name)
+    proxy.deny(operation="GetObject", target="/b$")
+    with pytest.raises(PermissionError):
+        fetch(proxy_place, ["a", "b", "c"], tmp_path)
+    assert left(tmp_path) == []
+
+
+def test_an_unreachable_store_is_a_connection_error(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    s3_place.put("a", b"x")
+    location = at(s3_place, "a")
+    info = location.store.head(location.key)
+    assert info is not None
+    dead = servers.s3_options("http://127.0.0.1:9") if hasattr(servers, "s3_options") else {}
+    gone = at(
+        Place(
+            s3_place.base, "s3", {"s3": {"key": "k", "secret": "secret", **dead, "endpoint_url": "http://127.0.0.1:9"}}
+        ),
+        "a",
+    )
+    with pytest.raises(ConnectionError):
+        _transfer.download([(gone, info, str(tmp_path / "x"))], engine=engine)
+    assert left(tmp_path) == []
+
+
+def test_a_failed_upload_keeps_the_old_object(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    proxy_place.put("a", b"old")
+    proxy.deny(operation="UploadPart", skip=1)
+    with pytest.raises(PermissionError):
+        send(proxy_place, {"a": os.urandom(4 * WINDOW)}, tmp_path, engine=engine)
+    proxy.clear()
+    assert proxy_place.read("a") == b"old"
+
+
+def test_a_failed_multipart_upload_is_aborted(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    proxy.deny(operation="UploadPart", skip=1)
+    with pytest.raises(PermissionError):
+        send(proxy_place, {"a": os.urandom(4 * WINDOW)}, tmp_path, engine=engine)
+    assert unfinished(proxy_place) == []
+
+
+def unfinished(place: Place) -> list[str]:
+    """The keys of unfinished multipart uploads in a place."""
+    store: Any = at(place, "x").store
+    bucket, _, prefix = place.base.partition("://")[2].partition("/")
+    page = store.run("x", lambda: store._call("list_multipart_uploads", Bucket=bucket, Prefix=prefix))
+    return [found["Key"] for found in page.get("Uploads") or ()]
+
+
+def test_an_upload_beside_somebody_elses_unfinished_one_leaves_that_alone(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    store: Any = at(proxy_place, "a").store
+    bucket, _, key = proxy_place.url("a").partition("://")[2].partition("/")
+    store.run("a", lambda: store._call("create_multipart_upload", Bucket=bucket, Key=key))
+    proxy.deny(operation="UploadPart", skip=1)
+    with pytest.raises(PermissionError):
+        send(proxy_place, {"a": os.urandom(4 * WINDOW)}, tmp_path, engine=engine)
+    assert len(unfinished(proxy_place)) == 1
+
+
+def test_files_sent_before_a_failure_are_told(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    proxy.deny(operation="PutObject", target="/bad$")
+    there: list[str] = []
+    with pytest.raises(PermissionError):
+        send(
+            proxy_place, {"good": b"longer", "bad": b"x"}, tmp_path, engine=engine, done=there.append, max_concurrency=1
+        )
+    assert there == [str(tmp_path / "up0")]
+
+
+def test_a_local_file_that_becomes_shorter_is_never_published(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    source = tmp_path / "up0"
+    proxy.before(lambda: os.truncate(source, MIB), operation="CreateMultipartUpload")
+    with pytest.raises(OSError, match="shorter"):
+        send(proxy_place, {"a": os.urandom(4 * WINDOW)}, tmp_path, engine=engine)
+    assert proxy_place.files() == {}
+    assert unfinished(proxy_place) == []
+
+
+def test_a_store_that_lost_bytes_of_an_upload_is_noticed(
+    proxy_place: Place, s3_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    proxy.before(lambda: s3_place.put("a", b"less"), operation="HeadObject", target="/a$")
+    with pytest.raises(OSError, match="the store has 4 of"):
+        send(proxy_place, {"a": os.urandom(WINDOW + 7)}, tmp_path, engine=engine)
+
+
+# ---- giving up
+
+
+def test_a_download_ends_soon_after_cancel_is_set(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    proxy_place.put("a", os.urandom(3 * WINDOW))
+    proxy.hang(operation="GetObject", skip=1)
+    cancel = threading.Event()
+    timer = threading.Timer(0.3, cancel.set)
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(OSError) as caught:
+        fetch(proxy_place, ["a"], tmp_path, engine=engine, cancel=cancel)
+    assert caught.value.errno == errno.ECANCELED
+    assert time.monotonic() - began < 2
+    assert left(tmp_path) == []
+
+
+def test_an_error_of_the_progress_callable_ends_the_transfer(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    s3_place.put("a", os.urandom(2 * WINDOW))
+
+    def broken(done: int, total: int, url: str) -> None:
+        if done:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fetch(s3_place, ["a"], tmp_path, engine=engine, progress=broken)
+    assert left(tmp_path) == []
+
+
+TRANSFER = """
+import os, sys, threading
+from remoteio import _stores, _transfer
+def at(url):
+    return _stores.resolve(_stores.parse(url))
+what, url, path, engine = sys.argv[1:]
+try:
+    if what == "up":
+        print("go", flush=True)
+        _transfer.upload([(path, at(url))], engine=engine)
+    else:
+        location = at(url)
+        info = location.store.head(location.key)
+        print("go", flush=True)
+        _transfer.download([(location, info, path)], engine=engine)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+
+
+def start(what: str, url: str, path: Path, engine: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A transfer in a process of its own, begun."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRANSFER, what, url, str(path), engine],
+        env={**os.environ, **environment, "PYTHONPATH": ROOT},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"go\n"
+    return process
+
+
+def wait_for(proxy: Any, operation: str, count: int) -> None:
+    """Wait until so many requests of a kind have come."""
+    end = time.monotonic() + 20
+    while proxy.tally[operation] < count:
+        assert time.monotonic() < end, f"no {operation} came"
+        time.sleep(0.02)
+
+
+def test_ctrl_c_in_a_download_returns_within_a_second(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    url = proxy_place.put("a", os.urandom(4 * WINDOW))
+    proxy.hang(operation="GetObject", skip=1)
+    process = start("down", url, tmp_path / "x", engine, proxy.environment())
+    wait_for(proxy, "GetObject", 2)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert out == b"interrupted\n"
+    assert time.monotonic() - began < 2  # with the end of the interpreter
+    assert left(tmp_path) == []
+
+
+def test_ctrl_c_in_an_upload_leaves_the_store_unchanged(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    url = proxy_place.put("a", b"old")
+    (tmp_path / "x").write_bytes(os.urandom(4 * WINDOW))
+    proxy.delay(1.0, operation="UploadPart")
+    process = start("up", url, tmp_path / "x", engine, proxy.environment())
+    wait_for(proxy, "UploadPart", 1)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert out == b"interrupted\n"
+    assert time.monotonic() - began < 2
+    time.sleep(4)
+    assert proxy_place.read("a") == b"old"
+    assert unfinished(proxy_place) == []
+
+
+def test_a_second_ctrl_c_does_not_hang(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    url = proxy_place.put("a", b"old")
+    (tmp_path / "x").write_bytes(os.urandom(4 * WINDOW))
+    proxy.hang(operation="UploadPart")
+    proxy.hang(operation="AbortMultipartUpload")
+    process = start("up", url, tmp_path / "x", engine, proxy.environment())
+    wait_for(proxy, "UploadPart", 1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    process.communicate(timeout=20)
+    assert time.monotonic() - began < 2
+    assert process.returncode != 0
+
+
+def test_a_process_whose_last_act_is_an_upload_ends_well(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    (tmp_path / "x").write_bytes(os.urandom(WINDOW + 7))
+    for _ in range(5):
+        process = start("up", s3_place.url("a"), tmp_path / "x", engine, {})
+        _, words = process.communicate(timeout=60)
+        assert (process.returncode, words) == (0, b"")
+
+
+def test_a_disk_that_fills_up_leaves_nothing(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    url = s3_place.put("a", os.urandom(3 * WINDOW))
+    # A limit on the size of files fails a write in the middle, as a full disk does.
+    limit = f"import resource, signal\nresource.setrlimit(resource.RLIMIT_FSIZE, ({WINDOW}, {WINDOW}))\n"
+    limit += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    ended = subprocess.run(
+        [sys.executable, "-c", limit + TRANSFER, "down", url, str(tmp_path / "x"), engine],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+    )
+    assert f"File too large: '{tmp_path}/x'" in ended.stderr
+    assert left(tmp_path) == []
+
+
+# ---- forks
+
+
+def test_a_forked_child_transfers_after_its_parent_did(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    program = TRANSFER + textwrap.dedent(
+        """
+        child = os.fork()
+        if child == 0:
+            try:
+                signal_alarm = __import__("signal").alarm(20)
+                _transfer.upload([(path, at(url))], engine=engine)
+                info = at(url).store.head(at(url).key)
+                _transfer.download([(at(url), info, path + ".back")], engine=engine)
+                os._exit(0 if open(path + ".back", "rb").read() == open(path, "rb").read() else 2)
+            except BaseException:
+                import traceback
+                traceback.print_exc()
+                os._exit(1)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    (tmp_path / "x").write_bytes(os.urandom(2 * WINDOW + 7))
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "up", s3_place.url("a"), str(tmp_path / "x"), engine],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# ---- telling
+
+
+def test_progress_is_told_on_the_way_down(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    s3_place.put("a", os.urandom(WINDOW + 7))
+    calls: list[tuple[int, int, str]] = []
+    fetch(s3_place, ["a"], tmp_path, engine=engine, progress=lambda *call: calls.append(call))
+    assert calls[0] == (0, WINDOW + 7, s3_place.url("a"))
+    assert calls[-1] == (WINDOW + 7, WINDOW + 7, s3_place.url("a"))
+
+
+def test_progress_is_told_on_the_way_up(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    calls: list[tuple[int, int, str]] = []
+    files = {"a": os.urandom(WINDOW + 7), "b": b"123"}
+    send(s3_place, files, tmp_path, engine=engine, progress=lambda *call: calls.append(call))
+    assert calls[-1] == (WINDOW + 10, WINDOW + 10, f"{s3_place.base}/")
+
+
+def test_every_complete_file_is_told(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    for name in ("a", "b"):
+        s3_place.put(name, name)
+    s3_place.put("empty", b"")
+    there: list[str] = []
+    fetch(s3_place, ["a", "b", "empty"], tmp_path, engine=engine, done=there.append)
+    assert sorted(there) == [str(tmp_path / name) for name in "012"]
+
+
+# ---- which engine
+
+
+@pytest.fixture
+def switched(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    monkeypatch.delenv(_transfer.ENVIRONMENT, raising=False)
+    yield monkeypatch
+
+
+def test_the_environment_forces_an_engine(s3_place: Place, engine: str, switched: pytest.MonkeyPatch) -> None:
+    switched.setenv(_transfer.ENVIRONMENT, engine)
+    chosen = _transfer.engine_for(at(s3_place, "a").store)
+    assert chosen is not None
+    assert chosen.name == engine
+
+
+def test_obstore_is_used_where_it_is_installed(s3_place: Place, switched: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("obstore")
+    chosen = _transfer.engine_for(at(s3_place, "a").store)
+    assert chosen is not None
+    assert chosen.name == "obstore"
+
+
+def test_an_unknown_engine_is_refused_by_name(s3_place: Place, switched: pytest.MonkeyPatch) -> None:
+    switched.setenv(_transfer.ENVIRONMENT, "rocket")
+    with pytest.raises(ValueError, match="rocket"):
+        _transfer.engine_for(at(s3_place, "a").store)
+
+
+def test_status_tells_of_both_engines(switched: pytest.MonkeyPatch) -> None:
+    assert set(_transfer.engines()) == {"fsspec", "obstore"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"requester_pays": True},
+        {"s3_additional_kwargs": {"ServerSideEncryption": "AES256"}},
+        {"config_kwargs": {"signature_version": "s3"}},
+        {"config_kwargs": {"proxies": {"http": "http://127.0.0.1:9"}}},
+    ],
+    ids=lambda options: str(next(iter(options))),
+)
+def test_what_obstore_cannot_be_told_keeps_the_store_with_its_client(
+    s3_place: Place, s3_server: servers.Server, options: dict[str, Any]
+) -> None:
+    pytest.importorskip("obstore")
+    from remoteio import _obstore_s3
+
+    place = Place(s3_place.base, "s3", {"s3": {**s3_server.storage_options()["s3"], **options}})
+    store: Any = at(place, "a").store
+    with pytest.raises(_obstore_s3.Unmapped):
+        import asyncio
+
+        asyncio.run_coroutine_threadsafe(_obstore_s3.describe(store.fs, "test-bucket"), store.fs.loop).result(20)
+
+
+def test_credentials_are_asked_of_the_live_client(s3_place: Place, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    s3_place.put("a", b"x")
+    location = at(Place(s3_place.base, "s3", {"s3": {"use_ssl": False, "key": "test", "secret": "testsecret"}}), "a")
+    store: Any = location.store
+    info = store.head(location.key)
+    signer = store.run("a", lambda: store.fs.get_s3("test-bucket"))._request_signer
+    asked = []
+
+    class Renewed:
+        async def get_frozen_credentials(self) -> Any:
+            asked.append(1)
+            return await old.get_frozen_credentials()
+
+    old, signer._credentials = signer._credentials, Renewed()
+    try:
+        _transfer.download([(location, info, str(tmp_path / "x"))], engine="obstore")
+    finally:
+        signer._credentials = old
+    assert asked
+
+
+def test_max_concurrency_bounds_the_requests_in_flight(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    for number in range(6):
+        proxy_place.put(f"{number}", b"x")
+    proxy.delay(0.2, operation="GetObject")
+    proxy.reset()
+    fetch(proxy_place, [f"{number}" for number in range(6)], tmp_path, engine=engine, max_concurrency=2)
+    times = sorted(request.at for request in proxy.requests if request.operation == "GetObject")
+    assert times[2] - times[0] > 0.15
+    assert times[-1] - times[0] > 0.35
+
+
+def test_a_concurrency_of_zero_is_refused(s3_place: Place, tmp_path: Path) -> None:
+    s3_place.put("a", b"x")
+    with pytest.raises(ValueError, match="max_concurrency"):
+        fetch(s3_place, ["a"], tmp_path, max_concurrency=0)
+
+
+# ---- memory
+
+PEAK = """
+import resource
+_transfer.download([(at(url), at(url).store.head(at(url).key), path + ".warm")], engine=engine) if False else None
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["up", "down"])
+def test_memory_stays_bounded_whatever_the_size(s3_place: Place, tmp_path: Path, engine: str, what: str) -> None:
+    source = tmp_path / "source"
+    with source.open("wb") as file:
+        for _ in range(48):
+            file.write(os.urandom(WINDOW))
+    if what == "down":
+        _transfer.upload([(str(source), at(s3_place, "a"))])
+    path = source if what == "up" else tmp_path / "x"
+    ended = subprocess.run(
+        [sys.executable, "-c", TRANSFER + PEAK, what, s3_place.url("a"), str(path), engine],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert int(ended.stdout.splitlines()[-1]) < 256
+
+
+# ---- one object
+
+
+@pytest.mark.parametrize("size", [0, 5, 2 * WINDOW + 7])
+def test_a_whole_object_is_fetched_into_an_open_file(remote: Place, tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    remote.put("a", data)
+    location = at(remote, "a")
+    info = location.store.head(location.key)
+    assert info is not None
+    with (tmp_path / "x").open("w+b") as target:
+        _transfer.fetch_into(location, info, target)
+        assert target.tell() == size
+    assert (tmp_path / "x").read_bytes() == data
