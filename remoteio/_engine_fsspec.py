@@ -51,7 +51,7 @@ class S3Engine:
         try:
             answer = await store._call("get_object", **query)
         except Exception as error:
-            changed = _store_s3._as_changed(store, key, error, info)
+            changed = store.as_changed(key, error, info)
             if changed is error:
                 raise  # "from" itself would lose what it came from
             raise changed from error

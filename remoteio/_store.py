@@ -85,12 +85,15 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def walk(self, key: str, stem: str = "") -> Iterator[Info]:
+    def walk(self, key: str, stem: str = "", limit: int | None = None) -> Iterator[Info]:
         """Everything below a key, flat and in the store's order, markers and made directories too.
 
-        That alone whose first segment begins with ``stem``.
-
         Directories other than these need not come. One request per page, not per directory.
+
+        Args:
+            key: A directory's key.
+            stem: What the first segment below it must begin with.
+            limit: How many stored keys are enough, at most one page; made directories come besides.
         """
 
     @abc.abstractmethod
@@ -149,7 +152,11 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, source: str, target: str, info: Info) -> None:
-        """Copy one file on the server, whole or not at all."""
+        """Copy one file on the server, whole or not at all.
+
+        Raises:
+            ObjectChangedError: The source is no longer the one described, where the store can tell.
+        """
 
     def move(self, source: str, target: str) -> bool:
         """Give a file or a whole directory another name in one step, where the store has such a step.

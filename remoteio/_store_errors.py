@@ -190,7 +190,7 @@ def os_error(number: int, url: str, detail: str = "", secrets: Iterable[str] = (
     said = os.strerror(number)
     if detail:
         said = f"{said} ({scrub(detail, secrets)})"
-    shown = scrub(url, secrets)
+    shown = _urls.redact(url)
     if number == errno.ESTALE:
         return ObjectChangedError(number, said, shown)
     if number in (errno.EHOSTUNREACH, errno.EPROTO):

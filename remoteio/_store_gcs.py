@@ -179,9 +179,10 @@ class GCSStore(RangedStore):
             raise self.error(errno.EIO, key, "the store has other bytes than were sent")
 
     def copy(self, source: str, target: str, info: Info) -> None:
-        self.run(target, lambda: self._rewrite(source, target), retry=False)
+        with self.as_replaced(source):
+            self.run(target, lambda: self._rewrite(source, target, info.version), retry=False)
 
-    async def _rewrite(self, source: str, target: str) -> None:
+    async def _rewrite(self, source: str, target: str, version: str | None) -> None:
         token: str | None = None
         done = False
         while not done:
@@ -190,7 +191,8 @@ class GCSStore(RangedStore):
             async def step(token: str | None = again) -> Any:
                 path = "b/{}/o/{}/rewriteTo/b/{}/o/{}"
                 kind = {"Content-Type": "application/json"}
-                return await self._json("POST", path, *split(source), *split(target), headers=kind, rewriteToken=token)
+                query = {"rewriteToken": token, "ifSourceGenerationMatch": version}
+                return await self._json("POST", path, *split(source), *split(target), headers=kind, **query)
 
             answer = await retried(step)
             done, token = bool(answer["done"]), answer.get("rewriteToken")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import itertools
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -103,11 +104,14 @@ class GenericStore(ObjectStore):
                 seen.add(child)
                 yield Info(child, 0, True)
 
-    def walk(self, key: str, stem: str = "") -> Iterator[Info]:
+    def walk(self, key: str, stem: str = "", limit: int | None = None) -> Iterator[Info]:
+        return itertools.islice(self._walk(key, stem), limit)
+
+    def _walk(self, key: str, stem: str = "") -> Iterator[Info]:
         for info in self.scan(key, stem):
             if info.is_dir:
                 yield Info(f"{info.key}/", 0, True)
-                yield from self.walk(info.key)
+                yield from self._walk(info.key)
             else:
                 yield info
 
@@ -134,6 +138,8 @@ class GenericStore(ObjectStore):
     def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
         if exclusive and self.head(key) is not None:
             raise self.error(errno.EEXIST, key)
+        if self.has_directories:  # parents are not needed for writing, so they are made where the server wants them
+            self._do(key, "makedirs", key.rpartition("/")[0], exist_ok=True)
         source.seek(0)
         if self.protocol not in IN_PLACE_PROTOCOLS:
             self._do(key, "pipe_file", key, self.check_length(key, source.read(size), size))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import os
 import shutil
 import stat
@@ -70,11 +71,14 @@ class LocalStore(Store):
                     size = 0 if entry.is_dir() else entry.stat(follow_symlinks=False).st_size
                     yield Info(f"{key}/{entry.name}", size, entry.is_dir())
 
-    def walk(self, key: str, stem: str = "") -> Iterator[Info]:
+    def walk(self, key: str, stem: str = "", limit: int | None = None) -> Iterator[Info]:
+        return itertools.islice(self._walk(key, stem), limit)
+
+    def _walk(self, key: str, stem: str = "") -> Iterator[Info]:
         for info in self.scan(key, stem):
             if info.is_dir and not os.path.islink(info.key):
                 yield Info(f"{info.key}/", 0, True)
-                yield from self.walk(info.key)
+                yield from self._walk(info.key)
             else:
                 yield info
 

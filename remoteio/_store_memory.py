@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
@@ -89,9 +90,9 @@ class MemoryStore(ObjectStore):
                 seen.add(child)
                 yield Info(child, 0, True)
 
-    def walk(self, key: str, stem: str = "") -> Iterator[Info]:
+    def walk(self, key: str, stem: str = "", limit: int | None = None) -> Iterator[Info]:
         start = (f"{key}/" if key else "") + stem
-        yield from self._list(start, "")
+        yield from itertools.islice(self._list(start, ""), limit)
         for made in self._made_below(key):
             if made.startswith(start):
                 yield Info(f"{made}/", 0, True)
@@ -131,7 +132,7 @@ class MemoryStore(ObjectStore):
     def copy(self, source: str, target: str, info: Info) -> None:
         import io
 
-        data = self.read(source)
+        data = self.read(source, info=info)
         self.write(target, io.BytesIO(data), len(data))
 
     def delete(self, key: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import contextlib
 import errno
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -31,7 +32,7 @@ def _stop_loops_of_parent() -> None:
     The finalizers that s3fs and gcsfs run at exit would wait for them otherwise.
     """
     for fs in _OPENED:
-        loop = getattr(fs, "_loop", None)
+        loop: Any = getattr(fs, "_loop", None)
         if hasattr(loop, "_thread_id"):
             loop._thread_id = None
 
@@ -149,14 +150,14 @@ class ObjectStore(Store):
                 seen.add(child)
                 yield Info(child, 0, True)
 
-    def walk(self, key: str, stem: str = "") -> Iterator[Info]:
+    def walk(self, key: str, stem: str = "", limit: int | None = None) -> Iterator[Info]:
         if not key:
             for bucket in self._buckets():
                 yield from self.walk(bucket.key)
             return
         start = f"{key}/{stem}"
         seen: set[str] = set()
-        for info in self._list(start, ""):
+        for info in self._list(start, "", limit):
             if info.is_dir:
                 seen.add(info.key)
             yield info
@@ -211,6 +212,15 @@ class ObjectStore(Store):
         return found is not None or not split(key)[1]
 
     # ---- pieces that stores share
+
+    @contextlib.contextmanager
+    def as_replaced(self, source: str) -> Iterator[None]:
+        """Say of a copy whose precondition failed that its source was replaced; no file exists already."""
+        try:
+            yield
+        except FileExistsError as error:
+            raised = self.error(errno.ESTALE, source, "it was replaced while it was being copied")
+            raise raised from error
 
     def append(self, key: str, info: Info, source: BinaryIO, size: int) -> bool:
         return False

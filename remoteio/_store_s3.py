@@ -15,7 +15,9 @@ import mimetypes
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
+from remoteio import _store_errors
 from remoteio._store import Info
+from remoteio._store_loop import retried
 from remoteio._store_objects import ObjectStore, RangedStore, split
 
 MIB = 2**20
@@ -51,7 +53,13 @@ class S3Store(RangedStore):
 
     def _head(self, key: str) -> Info:
         bucket, inner = split(key)
-        answer = self.run(key, lambda: self._call("head_object", Bucket=bucket, Key=inner))
+        try:
+            answer = self.run(key, lambda: self._call("head_object", Bucket=bucket, Key=inner))
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                # The answer to a HEAD has no body to say why; that to a listing has (an expired token, for one).
+                next(self._list(key, "/", limit=1), None)
+            raise
         return Info(key, int(answer["ContentLength"]), False, answer.get("ETag"), _seconds(answer.get("LastModified")))
 
     def _list(self, start: str, delimiter: str, limit: int | None = None) -> Iterator[Info]:
@@ -98,7 +106,10 @@ class S3Store(RangedStore):
         try:
             answer = await self._call("get_object", **query)
         except Exception as error:
-            raise _as_changed(self, key, error, info) from error
+            changed = self.as_changed(key, error, info)
+            if changed is error:
+                raise
+            raise changed from error
         body = answer["Body"]
         try:
             data: bytes = await body.read()
@@ -111,6 +122,12 @@ class S3Store(RangedStore):
             # ClientPayloadError's case where the client did not notice: worth another try
             raise ConnectionResetError(errno.ECONNRESET, f"{len(data)} of {expected} bytes came")
         return data
+
+    def as_changed(self, key: str, error: Exception, info: Info | None) -> Exception:
+        """What a failed read means: where its If-Match failed the object was replaced; else the failure itself."""
+        if info is not None and _store_errors.judge(error).number == errno.EEXIST:
+            return self.error(errno.ESTALE, key, "the object was replaced while it was being read")
+        return error
 
     def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
         condition = {"IfNoneMatch": "*"} if exclusive else {}
@@ -133,8 +150,6 @@ class S3Store(RangedStore):
 
     async def _multipart(self, key: str, count: int, part: Any, window: int, condition: dict[str, str]) -> None:
         """Create, send ``count`` parts with at most ``window`` in flight, complete; abort on any failure."""
-        from remoteio._store_loop import retried
-
         bucket, inner = split(key)
         begin = {"Bucket": bucket, "Key": inner, **_content_type(key)}
         created = await retried(lambda: self._call("create_multipart_upload", **begin))
@@ -186,7 +201,8 @@ class S3Store(RangedStore):
             return await self._call("upload_part", **upload, PartNumber=number, Body=body)
 
         count = len(copied) + len(offsets)
-        self.run(key, lambda: self._multipart(key, count, part, PARTS_IN_FLIGHT, {}), retry=False)
+        with self.as_replaced(key):
+            self.run(key, lambda: self._multipart(key, count, part, PARTS_IN_FLIGHT, {}), retry=False)
         return True
 
     async def _copy_part(self, upload: Any, number: int, bucket: str, inner: str, span: str, info: Info) -> Any:
@@ -201,7 +217,10 @@ class S3Store(RangedStore):
         to_bucket, to_inner = split(target)
         if (info.size or 0) <= MAX_COPY:
             query = {"Bucket": to_bucket, "Key": to_inner, "CopySource": {"Bucket": bucket, "Key": inner}}
-            self.run(target, lambda: self._call("copy_object", **query))
+            if info.version:
+                query["CopySourceIfMatch"] = info.version
+            with self.as_replaced(source):
+                self.run(target, lambda: self._call("copy_object", **query))
             return
         spans = list(_copy_ranges(info.size or 0))
 
@@ -209,7 +228,8 @@ class S3Store(RangedStore):
             first, last = spans[number - 1]
             return await self._copy_part(upload, number, bucket, inner, f"bytes={first}-{last}", info)
 
-        self.run(target, lambda: self._multipart(target, len(spans), part, PARTS_IN_FLIGHT, {}), retry=False)
+        with self.as_replaced(source):
+            self.run(target, lambda: self._multipart(target, len(spans), part, PARTS_IN_FLIGHT, {}), retry=False)
 
     # ---- removal
 
@@ -260,15 +280,6 @@ def _environment_endpoint() -> str:
     import os
 
     return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or "aws"
-
-
-def _as_changed(store: S3Store, key: str, error: Exception, info: Info | None) -> BaseException:
-    """A failed If-Match means that the object was replaced, not that it exists already."""
-    from remoteio._store_errors import judge
-
-    if info is not None and judge(error).number == errno.EEXIST:
-        return store.error(errno.ESTALE, key, "the object was replaced while it was being read")
-    return error
 
 
 def _seconds(when: Any) -> float | None:

@@ -20,6 +20,7 @@ __all__ = ["Location", "known", "parse", "resolve", "url_to_fs"]
 EXTRAS = {"s3": "s3", "gs": "gcs"}
 BUCKET_PROTOCOLS = frozenset({"s3", "gs"})
 _ENVIRONMENT = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST", "FSSPEC_", "GCSFS_")
+SECRET_LENGTH = 6  # a shorter word may stand in a message by chance, and would hide what it says
 _SECRET_WORDS = ("secret", "token", "password", "passwd", "key", "credential", "sas", "account_key")
 
 # One store per scheme and options. Plain dictionary operations are atomic, so no lock can be held over a fork;
@@ -242,7 +243,7 @@ def _secrets(options: Mapping[str, Any]) -> tuple[str, ...]:
     for name, value in options.items():
         if isinstance(value, Mapping):
             found += _secrets(value)
-        elif isinstance(value, str) and len(value) > 3 and any(word in name.lower() for word in _SECRET_WORDS):
+        elif isinstance(value, str) and len(value) >= SECRET_LENGTH and any(w in name.lower() for w in _SECRET_WORDS):
             found.append(value)
     return tuple(sorted(found, key=len, reverse=True))
 

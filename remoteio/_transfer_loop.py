@@ -21,7 +21,7 @@ from remoteio._progress import Meter
 from remoteio._store import Info
 from remoteio._store_loop import CANCEL_WAIT_S, RETRY_BOUND_S, TRIES, UNREACHABLE_TRIES, _is_unreachable
 from remoteio._store_objects import ObjectStore
-from remoteio._transfer_plan import WINDOW, Buffer, Incoming, Limits, Outgoing
+from remoteio._transfer_plan import WINDOW, Buffer, Incoming, Limits, Outgoing, window
 
 T = TypeVar("T")
 
@@ -83,17 +83,15 @@ class Patience:
 async def download(files: Sequence[Incoming], engine: Engine, limits: Limits, meter: Meter) -> None:
     """Fill all files, the biggest first; at the first failure everything stops."""
     biggest_first = sorted(files, key=lambda file: -(file.size or 0))
-    pieces = ((file, start, stop) for file in biggest_first for start, stop in file.pieces())
+    each = window(sum(file.size or 0 for file in files), limits.requests)
+    pieces = ((file, start, stop) for file in biggest_first for start, stop in file.pieces(each))
 
     async def worker() -> None:
         for file, start, stop in pieces:
             await _fill(file, start, stop, engine, meter)
 
-    await _all([worker() for _ in range(min(limits.requests, sum(_count(file) for file in files)))])
-
-
-def _count(file: Incoming) -> int:
-    return max(1, -(-(file.size or 0) // WINDOW))
+    count = sum(max(1, -(-(file.size or 0) // each)) for file in files)
+    await _all([worker() for _ in range(min(limits.requests, count))])
 
 
 async def _fill(file: Incoming, start: int, stop: int, engine: Engine, meter: Meter) -> None:

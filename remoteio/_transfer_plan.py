@@ -20,11 +20,11 @@ from remoteio._stores import Location
 Buffer = Any  # what holds bytes and has the buffer protocol, which typing names from Python 3.12 on
 
 MIB = 2**20
-WINDOW = 8 * MIB  # bytes of one ranged request
+WINDOW = 8 * MIB  # bytes of one ranged request at least, and of one part
 SMALL = MIB  # files up to this size wait for the store more than for bytes
+LARGEST_WINDOW = 64 * MIB
 STREAMS = 8  # requests in flight, where bytes are what takes the time
 SMALL_STREAMS = 24  # ... and where waiting is
-PATIENCE_S = 0.3
 LARGE_FILES = 4  # files in parts that are sent at a time
 
 
@@ -39,26 +39,37 @@ class _Local:
     def __init__(self, path: str, location: Location) -> None:
         self.path = path
         self.location = location
-        self._descriptor: int | None = None
-        self._closed = False
-        # A number that was closed may soon be another file's: reading and writing hold this.
         self._lock = threading.Lock()
+        self._descriptor: int | None = None
+        self._users = 0
+        self._closed = False
 
-    def _opened(self, flags: int) -> int:
-        if self._closed:
-            raise OSError(errno.ECANCELED, "the transfer was given up")
-        if self._descriptor is None:
-            self._descriptor = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
-        return self._descriptor
+    @contextlib.contextmanager
+    def _opened(self, flags: int) -> Iterator[int]:
+        """The descriptor, for as long as the block lasts: its number is not another file's before."""
+        with self._lock:
+            if self._closed:
+                raise OSError(errno.ECANCELED, "the transfer was given up")
+            if self._descriptor is None:
+                self._descriptor = os.open(self.path, flags | os.O_CLOEXEC, 0o600)
+            self._users += 1
+            descriptor = self._descriptor
+        try:
+            yield descriptor
+        finally:
+            with self._lock:
+                self._users -= 1
+            if self._closed:
+                self.close()
 
     def close(self) -> None:
-        """Close the descriptor for good; more than once is fine."""
-        self._closed = True
-        if self._lock.acquire(timeout=PATIENCE_S):  # a disk that hangs must not hold Ctrl-C
+        """Close the descriptor for good, or let its last user do so; more than once is fine."""
+        with self._lock:
+            self._closed = True
+            if self._users or self._descriptor is None:
+                return
             descriptor, self._descriptor = self._descriptor, None
-            self._lock.release()
-            if descriptor is not None:
-                os.close(descriptor)
+        os.close(descriptor)
 
     def _about(self, error: OSError) -> OSError:
         number = error.errno or errno.EIO
@@ -80,11 +91,11 @@ class Incoming(_Local):
         self._left = info.size
         self._made = False
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
+    def pieces(self, window: int = WINDOW) -> Iterator[tuple[int, int]]:
         """First byte, and one past the last, of the ranges it is fetched in; one empty range for an empty file."""
         size = self.size or 0
-        for start in range(0, max(size, 1), WINDOW):
-            yield start, min(start + WINDOW, size)
+        for start in range(0, max(size, 1), window):
+            yield start, min(start + window, size)
 
     def write(self, data: Buffer, offset: int) -> bool:
         """Put bytes at their place; the file, which must not exist, is made by the first ones.
@@ -96,21 +107,23 @@ class Incoming(_Local):
             OSError: The disk is full, or failed; the local path is the filename.
         """
         view = memoryview(data)
-        with self._lock:
-            try:
-                descriptor = self._opened(os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+        count = len(view)
+        try:
+            with self._opened(os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW) as descriptor:
                 self._made = True
-                if self._left is not None:
-                    self._left -= len(view)
                 while view:
                     done = os.pwrite(descriptor, view, offset)
                     view, offset = view[done:], offset + done
-            except OSError as error:
-                raise self._about(error) from None
-            if self._left != 0:
+        except OSError as error:
+            raise self._about(error) from None
+        with self._lock:
+            if self._left is None:
                 return False
-        self.finish()
-        return True
+            self._left -= count
+            complete = self._left == 0
+        if complete:
+            self.finish()
+        return complete
 
     def finish(self) -> None:
         """Close the file when all has come.
@@ -152,9 +165,8 @@ class Outgoing(_Local):
             OSError: The file became shorter: it must never be published.
         """
         pieces: list[bytes] = []
-        with self._lock:
-            try:
-                descriptor = self._opened(os.O_RDONLY)
+        try:
+            with self._opened(os.O_RDONLY) as descriptor:
                 while count:
                     piece = os.pread(descriptor, count, offset)
                     if not piece:
@@ -162,8 +174,8 @@ class Outgoing(_Local):
                         raise OSError(errno.EIO, message)
                     pieces.append(piece)
                     offset, count = offset + len(piece), count - len(piece)
-            except OSError as error:
-                raise self._about(error) from None
+        except OSError as error:
+            raise self._about(error) from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -188,3 +200,9 @@ def limits(sizes: Sequence[int], max_concurrency: int | None) -> Limits:
         return Limits(max_concurrency, min(LARGE_FILES, max_concurrency))
     mostly_small = sum(size <= SMALL for size in sizes) > len(sizes) // 2
     return Limits(SMALL_STREAMS if mostly_small else STREAMS)
+
+
+def window(total: int, streams: int) -> int:
+    """Bytes of one ranged request: large ones cost the store less, and small ones end at the same time."""
+    share = -(-total // (2 * streams * MIB)) * MIB
+    return min(max(WINDOW, share), LARGEST_WINDOW)

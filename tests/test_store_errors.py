@@ -105,7 +105,7 @@ def test_an_error_that_has_its_url_already_stays_itself() -> None:
 
 
 def test_no_secret_stands_in_a_message() -> None:
-    raised = _store_errors.translate(ValueError("bad sesame in http://u:p@h"), "s3://b/sesame", ("sesame",))
+    raised = _store_errors.translate(ValueError("bad sesame in http://u:p@h"), "s3://u:p@b/k", ("sesame",))
     assert "sesame" not in str(raised) and "u:p" not in str(raised)
 
 

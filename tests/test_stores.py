@@ -192,6 +192,19 @@ def test_copy_is_whole(place: Any) -> None:
     assert target.store.read(target.key) == data
 
 
+@pytest.mark.parametrize("kind", ["memory", "s3"])  # moto and the emulator of GCS take no such condition
+def test_a_source_that_was_replaced_is_not_copied(kind: str, request: pytest.FixtureRequest) -> None:
+    place = request.getfixturevalue(f"{kind}_place")
+    source, target = at(place, "s"), at(place, "t")
+    write(source, b"old")
+    info = source.store.head(source.key)
+    assert info is not None
+    write(source, b"newer")
+    with pytest.raises(ObjectChangedError):
+        source.store.copy(source.key, target.key, info)
+    assert target.store.head(target.key) is None
+
+
 def test_append_on_the_server_keeps_the_old_bytes(s3_place: Any) -> None:
     location = at(s3_place, "log")
     old = os.urandom(12 * MIB)

@@ -126,6 +126,25 @@ def test_a_store_that_wants_to_be_asked_otherwise_is_asked_by_its_own_client(
     assert fetch(proxy_place, ["a"], tmp_path, engine="obstore") == {"a": b"x"}
 
 
+def test_a_server_that_obstore_cannot_connect_to_is_asked_by_its_own_client(
+    s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("obstore")
+    from remoteio import _obstore_s3
+
+    true = _obstore_s3._addressing
+    monkeypatch.setattr(
+        _obstore_s3,
+        "_addressing",
+        lambda *given: {**true(*given), **dict.fromkeys(ENDPOINTS, "http://nowhere.invalid")},
+    )
+    s3_place.put("a", b"x")
+    assert fetch(s3_place, ["a"], tmp_path, engine="obstore") == {"a": b"x"}
+
+
+ENDPOINTS = ("endpoint", "aws_endpoint_url_s3")
+
+
 def test_what_was_sent_is_described_as_the_store_has_it(s3_place: Place, tmp_path: Path, engine: str) -> None:
     sent = send(s3_place, {"big": os.urandom(WINDOW + 7), "small": b"x"}, tmp_path, engine=engine)
     for info in sent:

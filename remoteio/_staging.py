@@ -1,0 +1,382 @@
+"""``staged_local``: a real local file or directory whose home is a URL.
+
+It knows nothing of scopes: inside of one its path is simply local.
+"""
+
+from __future__ import annotations
+
+import abc
+import errno
+import os
+import threading
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal
+
+from remoteio import (
+    _node_cache,
+    _node_root,
+    _settings,
+    _staging_ranks,
+    _staging_remote,
+    _staging_tree,
+    _stores,
+    _transfer,
+)
+from remoteio import _staging_upload as _upload
+from remoteio._node_root import Root, Temporary
+from remoteio._progress import Progress, Wish
+from remoteio._settings import Settings
+from remoteio._staging_remote import Remote
+from remoteio._staging_upload import Plan, resume_upload
+from remoteio._stores import Location
+from remoteio._urls import Url
+from remoteio.errors import ScopeError
+
+__all__ = ["StagedLocal", "resume_upload", "staged_local"]
+
+Mode = Literal["r", "r+", "w"]
+Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+
+class _Wishes:
+    """What one ``staged_local`` was asked for beside path and mode; see there."""
+
+    __slots__ = ("cache_dir", "max_concurrency", "mirror", "progress", "shared", "timeout_s")
+
+    def __init__(
+        self,
+        cache_dir: str | os.PathLike[str] | None,
+        mirror: bool,
+        shared: bool,
+        progress: Wish,
+        max_concurrency: int | None,
+        timeout_s: float | None,
+    ) -> None:
+        self.cache_dir = cache_dir
+        self.mirror = mirror
+        self.shared = shared
+        self.progress = progress
+        self.max_concurrency = max_concurrency
+        self.timeout_s = timeout_s
+
+
+class StagedLocal:
+    """What ``staged_local`` returns: a context that may be entered again, each time anew."""
+
+    def __init__(self, path: Path, mode: Mode, storage_options: Mapping[str, Any] | None, wishes: _Wishes) -> None:
+        self._path = path
+        self._mode = mode
+        self._options = storage_options
+        self._wishes = wishes
+        self._blocks: list[tuple[int, _Block]] = []
+
+    def __enter__(self) -> str:
+        """Have the local path.
+
+        Raises:
+            FileNotFoundError: Mode ``r``, and nothing is there; or the bucket does not exist.
+            StagingError: There is no room for it, it cannot lie on a local disk, or who fetches it hangs.
+            OSError: The store could not be asked, or the bytes could not be had.
+        """
+        block = self._open()
+        self._blocks.append((threading.get_ident(), block))
+        return block.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Send what is to be sent; nothing at all after an exception.
+
+        Raises:
+            ScopeError: It was left already.
+            StagingError: It could not be sent; the message says where the copy is kept.
+        """
+        if not self._blocks:
+            raise ScopeError("a staged_local block was left that had not been entered, or had been left already")
+        block = self._take()
+        if block.pid != os.getpid():
+            return  # a forked child leaves its parent's block: it is the parent's to end
+        if kind is None:
+            block.finish()
+        else:
+            block.abandon(error)
+
+    def _take(self) -> _Block:
+        """This thread's latest block; where it has none, as when an executor leaves it, the latest of all."""
+        mine = [number for number, (thread, _) in enumerate(self._blocks) if thread == threading.get_ident()]
+        return self._blocks.pop(mine[-1] if mine else -1)[1]
+
+    def _open(self) -> _Block:
+        settings = _settings.current()
+        url = _stores.parse(self._path, settings)
+        if url is None or url.is_local:
+            return _Plain(url.local_path if url is not None else os.fsdecode(self._path))
+        settings = _upload.with_options(settings, self._options, url.text)
+        return _open_block(url, self._mode, settings, self._wishes)
+
+    def __repr__(self) -> str:
+        path = _stores.parse(self._path)
+        return f"<staged_local {path.shown if path is not None else self._path!r} {self._mode!r}>"
+
+
+def staged_local(
+    path: Path,
+    mode: Mode = "r+",
+    *,
+    cache_dir: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    mirror: bool = False,
+    shared: bool = False,
+    progress: Wish = None,
+    max_concurrency: int | None = None,
+    timeout_s: float | None = None,
+) -> StagedLocal:
+    """Give a URL a real local path for a while, for code that opens files by itself.
+
+    ::
+
+        with staged_local("s3://bucket/model.pt") as path:
+            model = torch.jit.load(path)
+
+    Args:
+        path: A URL of a file or directory. A local path is yielded as it is. An empty directory comes back only where
+            the store has a marker for it; ``remote_io(directory_markers=True)`` around the block writes them.
+        mode: ``r``: to read only, one copy for all processes of the node. ``r+``: a copy of one's own of what is
+            there, if anything; what changed goes back. ``w``: empty at first; everything goes up.
+        cache_dir: Where what was fetched is kept for the next time. Without it the folder that ``LOCAL_CACHE_DIR``
+            names; without that nothing is kept.
+        storage_options: The store's options: those of this URL, or a table as ``remote_io`` takes it. An enclosing
+            scope's apply where these name nothing.
+        mirror: Also delete remotely what is gone from the directory: in ``w`` everything that the block did not make.
+        shared: In ``w``: the processes of this node fill one directory, which goes up once, when the last has left.
+            Where ``LOCAL_WORLD_SIZE`` is set (torchrun does) so many are waited for.
+        progress: True for bars, None for bars on a terminal only, False for nothing, or a callable that gets
+            ``(done_bytes, total_bytes, url)``, in any thread.
+        max_concurrency: Requests at a time.
+        timeout_s: Seconds to wait for another process that fetches the same, or that shares the directory. None
+            waits as long as it gets on.
+
+    Returns:
+        A context that yields the local path, a ``str`` with the URL's own last name.
+
+    Raises:
+        ValueError: No such mode, or ``shared`` where nothing can be shared.
+    """
+    if mode not in ("r", "r+", "w"):
+        raise ValueError(f"mode is 'r', 'r+' or 'w', not {mode!r}")
+    if shared and mode == "r+":
+        raise ValueError("shared=True goes with mode 'w' (and 'r' is shared anyway)")
+    if max_concurrency is not None and max_concurrency < 1:
+        raise ValueError(f"max_concurrency is at least 1, not {max_concurrency}")
+    wishes = _Wishes(cache_dir, mirror, shared, progress, max_concurrency, timeout_s)
+    return StagedLocal(path, mode, storage_options, wishes)
+
+
+# ---- blocks
+
+
+class _Block(abc.ABC):
+    """One time through a ``with``."""
+
+    path: str
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    @abc.abstractmethod
+    def finish(self) -> None:
+        """The block ended well."""
+
+    @abc.abstractmethod
+    def abandon(self, error: BaseException | None) -> None:
+        """The block ended by an exception."""
+
+
+class _Plain(_Block):
+    """A local path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def finish(self) -> None:
+        return
+
+    def abandon(self, error: BaseException | None) -> None:
+        return
+
+
+def _open_block(url: Url, mode: Mode, settings: Settings, wishes: _Wishes) -> _Block:
+    location = _stores.resolve(url, settings)
+    remote = _staging_remote.look(location, may_be_denied=mode == "w")
+    _refuse_root(location)
+    root = _node_root.open_root(wishes.cache_dir)
+    if mode == "r":
+        return _Reading(root, remote, settings, wishes)
+    if wishes.shared:
+        return _Sharing(root, remote, settings, wishes)
+    return _Working(root, remote, settings, wishes, empty=mode == "w")
+
+
+def _refuse_root(location: Location) -> None:
+    if not location.key.strip("/"):
+        raise location.error(errno.EISDIR, "a whole store cannot be staged")
+
+
+def _lease(root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> _node_cache.Lease:
+    def fetch(remote: Remote, top: str) -> None:
+        items = [(remote.place(item.key), item.info, _node_cache.local_path(top, item)) for item in remote.items]
+        bars = Progress(wishes.progress, remote.location.url.shown, remote.size, len(items), "fetching")
+        try:
+            _transfer.download(items, progress=bars, max_concurrency=wishes.max_concurrency)
+        finally:
+            bars.close()
+
+    return _node_cache.acquire(root, remote, settings, fetch, wishes.timeout_s)
+
+
+class _Reading(_Block):
+    """Mode ``r``: the node's own entry."""
+
+    def __init__(self, root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> None:
+        super().__init__()
+        if not remote.exists:
+            raise remote.location.error(errno.ENOENT)
+        self._lease = _lease(root, remote, settings, wishes)
+        self.path = self._lease.path
+
+    def finish(self) -> None:
+        self._lease.release()
+
+    def abandon(self, error: BaseException | None) -> None:
+        self._lease.release()
+
+
+class _Working(_Block):
+    """Modes ``r+`` and ``w``: a copy of this block's own."""
+
+    def __init__(self, root: Root, remote: Remote, settings: Settings, wishes: _Wishes, *, empty: bool) -> None:
+        super().__init__()
+        self._root = root
+        self._remote = remote
+        self._settings = settings
+        self._wishes = wishes
+        self._empty = empty
+        self._lease: _node_cache.Lease | None = None
+        self._claim: _staging_ranks.Claim | None = None
+        self._before: dict[str, Any] = {}
+        _node_root.sweep(root)
+        self._temporary: Temporary | None = Temporary(root)
+        self.path = os.path.join(self._temporary.path, "data", remote.basename)
+        try:
+            os.mkdir(os.path.dirname(self.path))
+            self._fill()
+            self._claim = _staging_ranks.Claim(root, _staging_remote.entry_name(remote, settings))
+        except BaseException:
+            self._leave(None)
+            raise
+
+    def _fill(self) -> None:
+        remote = self._remote
+        if self._empty or not remote.exists:
+            if remote.is_dir:
+                os.mkdir(self.path)
+            return
+        self._lease = _lease(self._root, remote, self._settings, self._wishes)
+        _staging_tree.copy(remote, self._lease.path, self.path)
+        self._before = _staging_tree.snapshot(remote, self.path)
+
+    def finish(self) -> None:
+        plan: Plan | None = None
+        sent: Plan | None = None
+        try:
+            plan = _upload.plan_of(self.path, self._remote, self._settings, self._wishes.mirror, self._differs)
+            if not plan.is_empty:
+                if self._claim is not None:
+                    self._claim.check(plan)
+                _send(plan, self._remote, self._wishes)
+                sent = plan
+        except BaseException as error:
+            self._keep(plan, error)
+            raise
+        finally:
+            self._leave(sent)
+
+    def _differs(self, name: str) -> bool:
+        if self._empty or self._lease is None:
+            return True
+        return _staging_tree.changed(name, self.path, self._lease.path, self._before)
+
+    def _keep(self, plan: Plan | None, error: BaseException) -> None:
+        temporary, self._temporary = self._temporary, None
+        assert temporary is not None
+        _keep(self._root, temporary, plan or _upload.unchecked_plan(self.path, self._remote), error)
+
+    def abandon(self, error: BaseException | None) -> None:
+        self._leave(None)
+
+    def _leave(self, sent: Plan | None) -> None:
+        try:
+            if self._claim is not None:
+                self._claim.leave(sent)
+        finally:
+            if self._temporary is not None:
+                self._temporary.remove()
+            if self._lease is not None:
+                self._lease.release()
+            self._root.tidy()
+
+
+class _Sharing(_Block):
+    """Mode ``w`` with ``shared``: one directory for the processes of the node."""
+
+    def __init__(self, root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> None:
+        super().__init__()
+        _node_root.sweep(root)
+        self._root = root
+        self._remote = remote
+        self._settings = settings
+        self._wishes = wishes
+        name = _staging_remote.entry_name(remote, settings)
+        self._session = _staging_ranks.Session(root, name, remote, wishes.timeout_s)
+        self.path = self._session.top
+
+    def finish(self) -> None:
+        self._session.finish(self._send)
+        self._root.tidy()
+
+    def _send(self) -> None:
+        plan: Plan | None = None
+        try:
+            plan = _upload.plan_of(self.path, self._remote, self._settings, self._wishes.mirror, lambda name: True)
+            if not plan.is_empty:
+                _send(plan, self._remote, self._wishes)
+        except BaseException as error:
+            temporary = Temporary(self._root)
+            top = os.path.join(temporary.path, "data", os.path.basename(self.path))
+            os.rename(os.path.dirname(self.path), os.path.dirname(top))
+            plan = plan or _upload.unchecked_plan(top, self._remote)
+            plan.top = top
+            _keep(self._root, temporary, plan, error)
+            raise
+
+    def abandon(self, error: BaseException | None) -> None:
+        self._session.fail(f"{type(error).__name__}: {error}")
+        self._root.tidy()
+
+
+# ---- sending
+
+
+def _send(plan: Plan, remote: Remote, wishes: _Wishes) -> None:
+    _upload.skip_what_others_wrote(plan, remote)
+    _upload.run(plan, wishes.progress, wishes.max_concurrency)
+
+
+def _keep(root: Root, temporary: Temporary, plan: Plan, error: BaseException) -> None:
+    """Keep the copy, and say so: by the error raised from here, or in the log where the program is being stopped."""
+    kept = _upload.keep(root, temporary, plan)
+    if isinstance(error, Exception):
+        raise _upload.failed(plan, error, kept) from error
+    _upload.log.warning("the upload to %s was interrupted; the local copy is kept in %s", plan.location.url.shown, kept)

@@ -1,0 +1,355 @@
+"""Sending a staged copy home: what, in which order, verified; and kept where that fails."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import hashlib
+import logging
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from remoteio import _locks, _node_root, _settings, _staging_tree, _stores, _transfer
+from remoteio._node_root import Root, Temporary
+from remoteio._progress import Progress, Wish
+from remoteio._settings import Settings
+from remoteio._staging_remote import Remote, look
+from remoteio._store import Info
+from remoteio._stores import Location
+from remoteio.errors import StagingError
+
+# What readers take for the word that everything else is there, so it goes up when everything else is: first what
+# describes files, then what says that all is complete.
+LAST = (("*.index.json", ".metadata"), ("_SUCCESS", "latest*"))
+ASK_SINGLY = 16
+SIDECAR = "upload.json"
+BLOCK = 8 * 2**20
+_MD5 = re.compile(r'"?([0-9a-f]{32})"?')
+
+log = logging.getLogger("remoteio")
+
+
+@dataclass(slots=True)
+class Plan:
+    """What has to be done to bring a staged copy home.
+
+    Attributes:
+        location: The staged URL.
+        top: The local copy.
+        is_dir: Whether it is a directory.
+        files: Local names and their keys below the URL; both empty for a file.
+        folders: Keys of empty directories that get a marker.
+        gone: Keys to delete in the end.
+        done: Local names that are there already.
+        checked: Whether the copy was looked through; if not, the plan is empty.
+    """
+
+    location: Location
+    top: str
+    is_dir: bool
+    files: dict[str, str]
+    folders: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    done: set[str] = field(default_factory=set)
+    checked: bool = True
+
+    def path(self, name: str) -> str:
+        """The local path of a name."""
+        return os.path.join(self.top, name) if name else self.top
+
+    def place(self, key: str) -> Location:
+        """The location of a key below the URL."""
+        return self.location.child(key) if key else self.location
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not (self.files or self.folders or self.gone)
+
+
+def plan_of(top: str, remote: Remote, settings: Settings, mirror: bool, differs: Callable[[str], bool]) -> Plan:
+    """What has to be done so that the URL has what is at the local path.
+
+    Args:
+        top: The path.
+        remote: The URL, as it was when the block began.
+        settings: The options in force.
+        mirror: Whether what is gone from the path is deleted.
+        differs: Tells of a local name whether it has to be sent.
+
+    Raises:
+        StagingError: What is there cannot be sent.
+    """
+    location = remote.location
+    local = _staging_tree.survey(top, location.url.shown)
+    if local.is_dir is not None and remote.is_dir is not None and local.is_dir != remote.is_dir:
+        number = errno.EISDIR if remote.is_dir else errno.ENOTDIR
+        now, then = ("directory", "file") if local.is_dir else ("file", "directory")
+        said = f"{os.strerror(number)} (the block left a {now} where the URL is a {then})"
+        raise StagingError(number, said, location.url.shown)
+    keys = {item.name: item.key for item in remote.items}
+    files = {name: keys.get(name, name) for name in local.files if differs(name)}
+    plan = Plan(location, top, bool(local.is_dir), files)
+    if location.store.has_directories or settings.directory_markers:
+        plan.folders = [name for name in local.folders if name not in remote.folders]
+    if mirror:
+        plan.gone = [key for name, key in keys.items() if name not in local.files]
+        plan.gone += [f"{name}/" for name in remote.folders if not os.path.isdir(os.path.join(top, name))]
+    return plan
+
+
+def unchecked_plan(top: str, remote: Remote) -> Plan:
+    """The plan for a copy that was refused: it is looked through again when the upload is resumed."""
+    return Plan(remote.location, top, os.path.isdir(top), {}, checked=False)
+
+
+def phases(names: Iterable[str], sizes: Mapping[str, int]) -> list[list[str]]:
+    """The order of an upload: groups that follow one another, the biggest files of each first."""
+    groups: list[list[str]] = [[] for _ in range(len(LAST) + 1)]
+    for name in sorted(names, key=lambda name: (-sizes[name], name)):
+        base = name.rpartition("/")[2]
+        groups[_lateness(base)].append(name)
+    return [group for group in groups if group]
+
+
+def _lateness(base: str) -> int:
+    for number, patterns in enumerate(LAST, 1):
+        if any(fnmatch.fnmatchcase(base, pattern) for pattern in patterns):
+            return number
+    return 0
+
+
+def run(plan: Plan, progress: Wish, max_concurrency: int | None) -> None:
+    """Do what is planned; ``plan.done`` tells how far that came where it fails.
+
+    Raises:
+        OSError: A file could not be sent, or is not there whole.
+    """
+    names = [name for name in plan.files if name not in plan.done]
+    sizes = {name: os.stat(plan.path(name)).st_size for name in names}
+    _make_parents(plan, names)
+    by_path = {plan.path(name): name for name in names}
+    bars = Progress(progress, plan.location.url.shown, sum(sizes.values()), len(names), "sending")
+    try:
+        for group in phases(names, sizes):
+            items = [(plan.path(name), plan.place(plan.files[name])) for name in group]
+            sent = _transfer.upload(
+                items,
+                progress=bars,
+                max_concurrency=max_concurrency,
+                done=lambda path: plan.done.add(by_path[path]),
+            )
+            for (path, location), info in zip(items, sent, strict=True):
+                if not _agrees(location, info, path):
+                    plan.done.discard(by_path[path])
+                    said = "other bytes are there than were sent; does somebody else write there?"
+                    raise location.error(errno.EIO, said)
+    finally:
+        bars.close()
+    store = plan.location.store
+    for key in plan.folders:
+        store.make_directory(plan.place(key).key, marker=True)
+    gone = [f"{plan.location.key}/{key}" if key else plan.location.key for key in plan.gone]
+    for _, error in store.delete_many(gone):
+        raise error
+
+
+def _make_parents(plan: Plan, names: Iterable[str]) -> None:
+    if not plan.location.store.has_directories:
+        return
+    keys = {plan.place(plan.files[name]).key.rpartition("/")[0] for name in names}
+    for key in sorted(keys - {""}):
+        plan.location.store.make_directory(key)
+
+
+# ---- comparing with the store
+
+
+def _infos(plan: Plan, names: Sequence[str]) -> dict[str, Info]:
+    """The remote files of these local names, as they are now: one request each for a few, else one per page."""
+    store = plan.location.store
+    if len(names) > ASK_SINGLY:
+        start = f"{plan.location.key}/" if plan.location.key else ""
+        found = {info.key[len(start) :]: info for info in store.walk(plan.location.key) if not info.is_dir}
+        return {name: found[plan.files[name]] for name in names if plan.files[name] in found}
+    with ThreadPoolExecutor(8) as pool:
+        heads = pool.map(lambda name: store.head(plan.place(plan.files[name]).key), names)
+        return {name: info for name, info in zip(names, heads, strict=True) if info is not None and not info.is_dir}
+
+
+def _agrees(location: Location, info: Info, path: str) -> bool:
+    """Compare a file with the store's checksum, where it gives one."""
+    match = _MD5.fullmatch(info.version or "")
+    if location.store.protocol != "s3" or match is None or _md5(path) == match.group(1):
+        return True
+    # The tag of an object encrypted with a customer's key looks the same and is no checksum of its bytes.
+    return same_content(location, info, path)
+
+
+def _md5(path: str) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def same_content(location: Location, info: Info, path: str) -> bool:
+    """Whether an object has a file's very bytes: by its checksum, else by reading it."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if info.size != size:
+            return False
+        match = _MD5.fullmatch(info.version or "")
+        if location.store.protocol == "s3" and match is not None and _md5(path) == match.group(1):
+            return True
+        for start in range(0, size, BLOCK):
+            if _transfer.read_range(location, info, start, min(start + BLOCK, size)) != file.read(BLOCK):
+                return False
+    return True
+
+
+def skip_what_others_wrote(plan: Plan, before: Remote) -> None:
+    """Take out what somebody else has written meanwhile with the same content.
+
+    Raises:
+        StagingError: Its content is another.
+    """
+    names = list(plan.files)
+    known = {item.key: item.info for item in before.items}
+    try:
+        infos = _infos(plan, names)
+    except PermissionError:
+        return
+    for name, info in infos.items():
+        old = known.get(plan.files[name])
+        if old is not None and (old.size, old.version) == (info.size, info.version):
+            continue
+        location = plan.place(plan.files[name])
+        if not same_content(location, info, plan.path(name)):
+            raise conflict(location, "somebody else has written other content there since this block began")
+        plan.done.add(name)
+
+
+def conflict(location: Location, said: str) -> StagingError:
+    """The error about a file that two writers have."""
+    return StagingError(errno.EEXIST, f"{os.strerror(errno.EEXIST)} ({said})", location.url.shown)
+
+
+# ---- keeping what could not be sent
+
+
+def keep(root: Root, temporary: Temporary, plan: Plan) -> str:
+    """Put a working copy where it stays, with all that ``resume_upload`` needs.
+
+    Returns:
+        The path of the copy, which has its name still.
+    """
+    content = {
+        "url": plan.location.url.shown,
+        "is_dir": plan.is_dir,
+        "files": plan.files,
+        "folders": plan.folders,
+        "gone": plan.gone,
+        "done": sorted(plan.done),
+        "checked": plan.checked,
+    }
+    _locks.write_json(os.path.join(temporary.path, SIDECAR), content)
+    folder = os.path.join(root.part("kept"), uuid.uuid4().hex[:16])
+    relative = os.path.relpath(plan.top, temporary.path)
+    temporary.moved(folder)
+    return os.path.join(folder, relative)
+
+
+def failed(plan: Plan, error: BaseException, kept: str) -> StagingError:
+    """The error of an upload that failed: reason, how far it came, and where the copy is."""
+    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+    about = getattr(error, "filename", None)
+    if about and about != plan.location.url.shown:
+        reason = f"{about}: {reason}"
+    said = (
+        f"{reason}; {len(plan.done)} of {len(plan.files)} files went up; the local copy is kept in {kept}, "
+        f"and remoteio.resume_upload({kept!r}) sends the rest"
+    )
+    raised = StagingError(number, said, plan.location.url.shown)
+    raised.kept_path = kept
+    return raised
+
+
+def resume_upload(
+    kept_path: str | os.PathLike[str],
+    *,
+    url: str | None = None,
+    storage_options: Mapping[str, object] | None = None,
+    progress: Wish = None,
+    max_concurrency: int | None = None,
+) -> None:
+    """Finish an upload that failed, in this process or another; then the kept copy is removed.
+
+    Args:
+        kept_path: As the error named it.
+        url: Where it goes. Needed only where the URL held credentials, which are never written down.
+        storage_options: As for ``staged_local``.
+        progress: As for ``staged_local``.
+        max_concurrency: As for ``staged_local``.
+
+    Raises:
+        FileNotFoundError: Nothing is kept there.
+        ValueError: The URL is needed.
+        StagingError: It failed again; the copy is kept where it is.
+    """
+    top = os.path.abspath(os.fspath(kept_path))
+    folder = os.path.dirname(os.path.dirname(top))
+    content = _locks.read_json(os.path.join(folder, SIDECAR))
+    if content is None or not os.path.lexists(top):
+        raise FileNotFoundError(errno.ENOENT, "no upload is kept here", top)
+    if url is None and "***" in content["url"]:
+        raise ValueError(f"the URL {content['url']} is not whole, as it held credentials: give it as url=...")
+    settings = with_options(_settings.current(), storage_options, url or content["url"])
+    parsed = _stores.parse(url or content["url"], settings)
+    if parsed is None:
+        raise ValueError(f"{url or content['url']} is no URL")
+    plan = Plan(
+        _stores.resolve(parsed, settings),
+        top,
+        bool(content["is_dir"]),
+        dict(content["files"]),
+        list(content["folders"]),
+        list(content["gone"]),
+        set(content["done"]),
+    )
+    try:
+        if not content["checked"]:
+            plan = plan_of(top, look(plan.location), settings, False, lambda name: True)
+        run(plan, progress, max_concurrency)
+    except Exception as error:  # whatever it is, the copy stays and the message says where
+        raise failed(plan, error, top) from error
+    finally:
+        content["done"] = sorted(plan.done)
+        _locks.write_json(os.path.join(folder, SIDECAR), content)
+    _node_root.remove_tree(folder)
+
+
+def with_options(settings: Settings, options: Mapping[str, object] | None, url: str) -> Settings:
+    """Settings with the options of one call first.
+
+    Args:
+        settings: Those in force.
+        options: A table from schemes or URL prefixes to options, or the options of this URL's store themselves.
+        url: The URL.
+    """
+    if not options:
+        return settings
+    table = {name: value for name, value in options.items() if isinstance(value, Mapping) and _is_place(name)}
+    if len(table) != len(options):
+        table = {url.partition("://")[0]: options}
+    return replace(settings, storage_options=(table, *settings.storage_options))
+
+
+def _is_place(name: str) -> bool:
+    return _stores.known(name.partition("://")[0].lower())

@@ -1,0 +1,128 @@
+"""The node cache of ``staged_local``: what is in it, and how to make it smaller.
+
+Every function takes ``cache_dir``, the folder that was given to ``staged_local``; without it the one that
+``LOCAL_CACHE_DIR`` names. The same is ``python -m remoteio cache``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+
+from remoteio import _locks, _node_cache, _node_root, _settings, _stores
+from remoteio._node_root import Root
+
+__all__ = ["Entry", "clear", "limit", "list", "size"]
+
+CacheDir = str | os.PathLike[str] | None
+
+
+class Entry:
+    """One entry of a cache, as it is when it is listed.
+
+    Attributes:
+        url: Its URL, without credentials.
+        size: Bytes on this disk.
+        used: When it was last used, in seconds since the epoch.
+        in_use: Whether a block uses it now.
+        folder: Where it is.
+    """
+
+    __slots__ = ("folder", "in_use", "size", "url", "used")
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.url = str((_locks.read_json(os.path.join(folder, "about.json")) or {}).get("url", ""))
+        self.size = sum(_sizes(folder))
+        self.in_use = not _locks.is_free(os.path.join(folder, "present"))
+        try:
+            self.used = os.lstat(os.path.join(folder, "used")).st_mtime
+        except FileNotFoundError:
+            self.used = 0.0
+
+    def __repr__(self) -> str:
+        return f"Entry({self.url!r}, {self.size:,} bytes{', in use' if self.in_use else ''})"
+
+
+def _sizes(folder: str) -> Iterator[int]:
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                yield os.lstat(os.path.join(here, name)).st_size
+
+
+def list(cache_dir: CacheDir = None) -> Sequence[Entry]:
+    """The entries, the least recently used first.
+
+    Args:
+        cache_dir: The cache.
+    """
+    return _entries(_node_root.open_root(cache_dir))
+
+
+def size(cache_dir: CacheDir = None) -> int:
+    """Bytes of all entries together.
+
+    Args:
+        cache_dir: The cache.
+    """
+    return sum(entry.size for entry in list(cache_dir))
+
+
+def clear(url: str | None = None, cache_dir: CacheDir = None) -> int:
+    """Remove entries that nobody uses.
+
+    Args:
+        url: Only the entries of this URL and of those below it; None for all.
+        cache_dir: The cache.
+
+    Returns:
+        Bytes that became free.
+    """
+    root = _node_root.open_root(cache_dir)
+    wanted = None if url is None else _shown(url)
+    found = _entries(root)
+    return sum(_remove(root, entry) for entry in found if wanted is None or _is_below(entry.url, wanted))
+
+
+def limit(max_bytes: int, cache_dir: CacheDir = None) -> int:
+    """Remove the least recently used entries until the rest fits; one in use is never touched.
+
+    Args:
+        max_bytes: What may remain, in bytes.
+        cache_dir: The cache.
+
+    Returns:
+        Bytes that became free.
+    """
+    root = _node_root.open_root(cache_dir)
+    found = _entries(root)
+    over = sum(entry.size for entry in found) - max_bytes
+    freed = 0
+    for entry in found:
+        if freed >= over:
+            break
+        freed += _remove(root, entry)
+    return freed
+
+
+def _entries(root: Root) -> Sequence[Entry]:
+    folder = os.path.join(root.path, "entries")
+    found = [Entry(os.path.join(folder, name)) for name in _node_root.names(folder)]
+    return sorted(found, key=lambda entry: entry.used)
+
+
+def _remove(root: Root, entry: Entry) -> int:
+    if not _locks.works(entry.folder):  # then nobody can tell whether it is in use
+        return 0
+    return entry.size if _node_cache.remove_unused(root, entry.folder) else 0
+
+
+def _shown(url: str) -> str:
+    parsed = _stores.parse(url, _settings.DEFAULT)
+    return (parsed.shown if parsed is not None else url).rstrip("/")
+
+
+def _is_below(url: str, wanted: str) -> bool:
+    return url.rstrip("/") == wanted or url.startswith(f"{wanted}/")
