@@ -1,0 +1,200 @@
+"""``logging`` on a URL, and what the end of the last scope tells of threads."""
+
+from __future__ import annotations
+
+import logging
+import logging.handlers
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import remoteio
+from tests.conftest import Place
+
+
+@pytest.fixture
+def logger() -> Iterator[logging.Logger]:
+    """A logger of this test's own."""
+    made = logging.getLogger("tests.test_logging")
+    made.propagate = False
+    made.setLevel(logging.INFO)
+    yield made
+    for handler in list(made.handlers):
+        made.removeHandler(handler)
+        handler.close()
+
+
+def test_a_log_file_is_written(place: Place, logger: logging.Logger) -> None:
+    with place.scope(also="paths"):
+        handler = logging.FileHandler(place.url("run.log"))
+        logger.addHandler(handler)
+        logger.info("one")
+        logger.info("two")
+        handler.close()
+    assert place.files() == {"run.log": b"one\ntwo\n"}
+
+
+def test_a_log_file_is_appended_to(place: Place, logger: logging.Logger) -> None:
+    with place.scope(also="paths"):
+        for text in ("one", "two"):
+            handler = logging.FileHandler(place.url("run.log"), delay=True)
+            logger.addHandler(handler)
+            logger.info(text)
+            logger.removeHandler(handler)
+            handler.close()
+    assert place.files() == {"run.log": b"one\ntwo\n"}
+
+
+def test_log_files_are_rotated(place: Place, logger: logging.Logger) -> None:
+    with place.scope(also="paths"):
+        handler = logging.handlers.RotatingFileHandler(place.url("run.log"), maxBytes=10, backupCount=2)
+        logger.addHandler(handler)
+        for number in range(5):
+            logger.info("line %d", number)
+        handler.close()
+    assert place.files() == {"run.log": b"line 4\n", "run.log.1": b"line 3\n", "run.log.2": b"line 2\n"}
+
+
+def test_log_files_are_rotated_by_time(place: Place, logger: logging.Logger) -> None:
+    with place.scope(also="paths"):
+        handler = logging.handlers.TimedRotatingFileHandler(place.url("run.log"), when="h", backupCount=1)
+        logger.addHandler(handler)
+        logger.info("one")
+        handler.doRollover()
+        logger.info("two")
+        handler.close()
+    files = place.files()
+    assert files.pop("run.log") == b"two\n"
+    assert list(files.values()) == [b"one\n"]
+
+
+def test_a_log_is_kept_that_is_full_while_an_exception_is_handled(place: Place, logger: logging.Logger) -> None:
+    with place.scope(also="paths"):
+        handler = logging.handlers.RotatingFileHandler(place.url("run.log"), maxBytes=10, backupCount=1)
+        logger.addHandler(handler)
+        logger.info("before")
+        try:
+            raise LookupError
+        except LookupError:
+            logger.error("failed")
+        handler.close()
+    assert place.files() == {"run.log": b"failed\n", "run.log.1": b"before\n"}
+
+
+def test_a_log_is_published_when_its_block_fails(memory_place: Place, logger: logging.Logger) -> None:
+    with pytest.raises(LookupError), memory_place.scope(also="paths"):
+        handler = logging.FileHandler(memory_place.url("run.log"))
+        logger.addHandler(handler)
+        try:
+            logger.info("one")
+            raise LookupError
+        finally:
+            handler.close()
+    assert memory_place.files() == {"run.log": b"one\n"}
+
+
+def test_what_a_scope_says_of_its_files_holds_for_logs(memory_place: Place, logger: logging.Logger) -> None:
+    with memory_place.scope(also="paths", on_error={"*.log": "discard"}):
+        handler = logging.FileHandler(memory_place.url("run.log"))
+        logger.addHandler(handler)
+        logger.info("one")
+        with pytest.warns(RuntimeWarning, match="not published"):
+            try:
+                raise LookupError
+            except LookupError:
+                handler.close()
+    assert memory_place.files() == {}
+
+
+# ---- threads that outlive the last scope
+
+
+def _ended_with(work: Any) -> list[str]:
+    """The messages of the ResourceWarnings of a scope in which something is done."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with remoteio.remote_io():
+            work()
+    return [str(warning.message) for warning in caught if warning.category is ResourceWarning]
+
+
+def test_threads_that_are_still_inside_are_named() -> None:
+    leave = threading.Event()
+    threads = [threading.Thread(target=leave.wait, name=f"loader-{n}") for n in range(2)]
+
+    def work() -> None:
+        for thread in threads:
+            thread.start()
+
+    (message,) = _ended_with(work)
+    leave.set()
+    for thread in threads:
+        thread.join()
+    assert "loader-0, loader-1" in message
+
+
+def test_threads_that_have_ended_are_not_named() -> None:
+    def work() -> None:
+        thread = threading.Thread(target=time.sleep, args=(0,))
+        thread.start()
+        thread.join()
+
+    assert _ended_with(work) == []
+
+
+def test_threads_that_were_never_inside_are_not_named() -> None:
+    leave = threading.Event()
+    before = threading.Thread(target=leave.wait)
+    before.start()
+    outside = threading.Thread(target=leave.wait)
+
+    def work() -> None:
+        with remoteio.native_io():
+            outside.start()
+
+    messages = _ended_with(work)
+    leave.set()
+    before.join()
+    outside.join()
+    assert messages == []
+
+
+def test_the_last_scope_alone_tells() -> None:
+    leave = threading.Event()
+    thread = threading.Thread(target=leave.wait, name="loader")
+
+    def work() -> None:
+        assert _ended_with(thread.start) == []
+
+    (message,) = _ended_with(work)
+    leave.set()
+    thread.join()
+    assert "loader" in message
+
+
+def test_a_pools_worker_is_named_while_it_works_inside() -> None:
+    leave = threading.Event()
+    with ThreadPoolExecutor(1, "worker") as pool:
+        (message,) = _ended_with(lambda: pool.submit(leave.wait))
+        leave.set()
+    assert "worker_0" in message
+
+
+def test_an_idle_worker_is_not_named() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert _ended_with(lambda: pool.submit(time.sleep, 0).result()) == []
+
+
+def test_it_is_told_at_the_line_of_the_scope() -> None:
+    leave = threading.Event()
+    thread = threading.Thread(target=leave.wait)
+    with pytest.warns(ResourceWarning) as caught, remoteio.remote_io():
+        thread.start()
+    leave.set()
+    thread.join()
+    assert caught[0].filename == __file__
