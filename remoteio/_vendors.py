@@ -19,10 +19,14 @@ def installed() -> tuple[str, ...]:
 def register() -> None:
     """Tell fsspec the class of each installed vendor's scheme, unless somebody else has.
 
-    fsspec imports the class when a URL first needs it.
+    fsspec imports the class when a URL first needs it. Where no vendor is installed, fsspec
+    is not imported either.
     """
+    schemes = installed()
+    if not schemes:
+        return
     from fsspec.registry import known_implementations, register_implementation, registry
 
-    for scheme in installed():
+    for scheme in schemes:
         if scheme not in registry and scheme not in known_implementations:
             register_implementation(scheme, VENDORS[scheme][1], clobber=False)
