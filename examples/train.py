@@ -149,12 +149,17 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def press_ctrl_c() -> None:
+    """Interrupt this process as its user would."""
+    raise KeyboardInterrupt
+
+
 def train_until_killed(root: str) -> None:
     """Train in a process that is killed in the middle of writing a checkpoint."""
     if root.startswith("memory:"):
         # Such files live in this process alone and would die with it: an exception has to do.
         with contextlib.suppress(KeyboardInterrupt):
-            train(root, interrupt=lambda: signal.raise_signal(signal.SIGINT))
+            train(root, interrupt=press_ctrl_c)
         print(f"  interrupted in the middle of writing step {KILL_AT}")
     else:
         ended = subprocess.run([sys.executable, __file__, "--root", root, "--die"], check=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import gc
 import io
@@ -10,12 +12,14 @@ import itertools
 import logging
 import sys
 import weakref
-from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 from remoteio._publish import Ending
 
 __all__ = ["close_open_handles", "register", "unregister"]
+
+T = TypeVar("T")
 
 _log = logging.getLogger("remoteio")
 
@@ -53,6 +57,9 @@ def close_open_handles() -> None:
     _open.clear()
     failed = _ends_by_exception()
     own = [handle for handle, ending in handles if not ending.is_foreign]
+    for handle in own:
+        with contextlib.suppress(Exception):  # the upload itself will tell what is wrong
+            _let_names_be_looked_up(handle)
     if own and not failed:
         with contextlib.suppress(Exception):  # at the very end of a program any object can be half gone
             _finish_wrappers(own)
@@ -62,6 +69,29 @@ def close_open_handles() -> None:
             handle.close()
         except Exception:  # noqa: BLE001 - one file's failure must not keep the others from being published
             _log.exception("a file that was open at the end of the program was not published")
+
+
+class _Inline(concurrent.futures.ThreadPoolExecutor):
+    """Runs what it is given at once, in the calling thread."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> concurrent.futures.Future[T]:
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the future gets it
+            future.set_exception(error)
+        return future
+
+
+def _let_names_be_looked_up(handle: Any) -> None:
+    """Let a store connect anew although every thread pool was shut down before this step.
+
+    An event loop looks the names of hosts up in such a pool.
+    """
+    store = [*_layers(handle)][-1].store
+    loop = getattr(store.fs, "loop", None)
+    if isinstance(loop, asyncio.AbstractEventLoop) and loop.is_running():
+        loop.call_soon_threadsafe(loop.set_default_executor, _Inline())
 
 
 def _ends_by_exception() -> bool:

@@ -52,7 +52,7 @@ class _Finder:
             return None
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
+            spec: ModuleSpec | None = find(name, path, target) if find is not None and finder is not self else None
             if spec is not None:
                 _run_then_call(spec)
                 return spec

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 from typing import NoReturn
 
@@ -13,7 +12,7 @@ from remoteio._stores import Location
 
 __all__ = ["before_writing"]
 
-PAGE = 1000  # keys of one listing
+PAGE = 100  # keys of the one listing: more take longer to read than another request
 
 
 def before_writing(location: Location, mode: str) -> Info | None:
@@ -28,7 +27,7 @@ def before_writing(location: Location, mode: str) -> Info | None:
         raise location.error(errno.EISDIR)  # whatever is there: a file is not made by such a name
     if location.is_root:
         _refuse_root(location, mode)
-    if location.store.has_directories:
+    if location.url.is_local:
         return _probe_tree(location, mode)
     return _probe_prefix(location, mode)
 
@@ -80,10 +79,10 @@ def _obstacle_in_bucket(location: Location) -> int:
     parent = key.rpartition("/")[0]
     in_directory = "/" in parent  # otherwise directly in the bucket, which has nothing above it
     above, _, stem = (parent if in_directory else key).rpartition("/")
-    keys = [info.key for info in itertools.islice(store.walk(above, stem), PAGE)]
+    keys = [info.key for info in store.walk(above, stem, PAGE)]
     if any(one.startswith(f"{key}/") for one in keys):
         return errno.EISDIR
-    if len(keys) == PAGE and store.is_prefix(key):  # the page may have ended before the name was reached
+    if len(keys) >= PAGE and store.is_prefix(key):  # the page may have ended before the name was reached
         return errno.EISDIR
     if not in_directory or any(one.startswith(f"{parent}/") for one in keys):
         return 0
@@ -91,7 +90,7 @@ def _obstacle_in_bucket(location: Location) -> int:
 
 
 def _probe_tree(location: Location, mode: str) -> Info | None:
-    """The same where directories are real: the parent must be there."""
+    """The same on the local disk, where the parent must be there."""
     found = _head(location)
     if found is not None and found.is_dir:
         raise location.error(errno.EEXIST if "x" in mode else errno.EISDIR)

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import opcode
 import os
 import sys
 import threading
 import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from remoteio import _urls
@@ -115,18 +117,19 @@ def _mark_of(error: BaseException) -> object:
 
 
 def _in_exit_method(error: BaseException) -> bool:
-    """Whether somebody's ``__exit__`` calls us: then the exception goes on and tells everything itself."""
+    """Whether a ``with`` block ends and closes us: then the exception goes on and tells everything itself."""
     passed = set()
     trace = error.__traceback__
     while trace is not None:
         passed.add(trace.tb_frame)
         trace = trace.tb_next
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame not in passed:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame not in passed:
         if frame.f_code.co_name in ("__exit__", "__aexit__"):
             return True
         frame = frame.f_back
-    return False
+    # An __exit__ made in C has no frame; but the block that handles the exception stands at its call.
+    return frame is not None and frame.f_code.co_code[frame.f_lasti] == opcode.opmap["WITH_EXCEPT_START"]
 
 
 def _frames_to_user() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -38,10 +39,8 @@ def build_class(place: str, original: type, call: Callable[[tuple[Any, ...], dic
             return repr(original)
 
     namespace: dict[str, Any] = {"__doc__": original.__doc__, "__module__": original.__module__}
-    try:
+    with contextlib.suppress(TypeError, ValueError):  # not every class tells
         namespace["__signature__"] = inspect.signature(original)
-    except (TypeError, ValueError):  # not every class tells
-        pass
     made = Meta(original.__name__, (), namespace)
     made.__qualname__ = original.__qualname__
     return made

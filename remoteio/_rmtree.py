@@ -142,6 +142,8 @@ def _remove(location: Location, entries: Iterator[Info], text: str, shown: Any, 
         report(os.rmdir, shown, error)
     if kept and report is not _ignore:
         _report_kept(location, kept, text, shown, report)
+    elif location.url.rest.rpartition("/")[2] == ".":  # a directory is not removed by this name of it
+        _raise_into(report, os.rmdir, shown, location.error(errno.EINVAL))
 
 
 def _report_kept(location: Location, kept: Iterable[str], text: str, shown: Any, report: OnExc) -> None:

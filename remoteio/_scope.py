@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, overload
 
-from remoteio import _counters, _dispatch, _late, _patches, _replacement, _settings, _shadow, _stack, _threads
+from remoteio import _counters, _dispatch, _late, _patches, _replacement, _settings, _shadow, _stack, _threads, _vendors
 from remoteio._decorate import decorated
 from remoteio._options import Options, is_enabled
 from remoteio._route import route
@@ -56,6 +56,8 @@ def _load_places(words: Iterable[str]) -> None:
         table = importlib.import_module(f"remoteio._patches_{word}") if word else None
         for name in table.MODULES if table else _MODULES:
             importlib.import_module(name)
+        if not table:
+            _vendors.register()  # also for programs whose libraries ask fsspec themselves
         if table and word not in _installations:
             made = _dispatch.Installation((*_rows(table.PATCHES), *table.HOOKS))
             _tables[word] = table
@@ -419,7 +421,8 @@ def status() -> Status:
     return Status(
         places={
             _shown(place): _state(table, value)
-            for table in list(_installations.values())
+            for word, table in list(_installations.items())
+            if table.installed or not word
             for place, value in _dispatch.places(table.rows)
         },
         scopes=len(entries),

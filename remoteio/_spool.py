@@ -21,7 +21,7 @@ from remoteio import _at_exit, _counters, _publish, _transfer
 from remoteio._publish import Ending
 from remoteio._raw import RawFile, readable_view, seek_target, writable_view
 from remoteio._settings import Settings
-from remoteio._store import Info
+from remoteio._store import Info, Store
 from remoteio._stores import Location
 from remoteio.errors import ObjectChangedError
 
@@ -83,6 +83,11 @@ class Spool(RawFile):
         self._old_total = self._old_size
         if self._append:
             self._position = self._old_size
+
+    @property
+    def store(self) -> Store:
+        """Where it is published."""
+        return self._location.store
 
     # ---- a file's answers
 
@@ -365,7 +370,7 @@ class Spool(RawFile):
             try:
                 self._append_once()
                 return
-            except (ObjectChangedError, FileNotFoundError) as error:
+            except (ObjectChangedError, FileNotFoundError, FileExistsError) as error:
                 now = self._location.store.head(self._location.key)
                 if now is None and self._old is None:
                     raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ os.environ.update(reach.gcs_environment("http://127.0.0.1:1"))
 os.environ.pop("STORAGE_EMULATOR_HOST")
 # Each test's limit in seconds, where pytest-timeout is installed.
 os.environ.setdefault("PYTEST_TIMEOUT", "300")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FOLDER = "REMOTEIO_TEST_SERVERS"
 _OWNER = "REMOTEIO_TEST_OWNER"

@@ -1,6 +1,6 @@
 """Run one module of CPython's own tests, inside a scope or outside, and write down what passed.
 
-python -m tests.cpython_suite test_glob OUTPUT.json [--inside]
+python -m tests.cpython_suite test_glob OUTPUT.json [--inside [TABLE]]
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def main() -> None:
     """Read the command line, run, write."""
     name, output, *options = sys.argv[1:]
     scope: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
-    if options == ["--inside"]:
+    if options[:1] == ["--inside"]:
         import remoteio
 
-        scope = remoteio.remote_io()
+        scope = remoteio.remote_io(also=options[1:])
     here = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -223,6 +223,8 @@ class Proxy:
         """Listen on a free port."""
         loop = asyncio.new_event_loop()
         listener = socket.create_server(("127.0.0.1", 0))
+        # Little is on its way at any moment: what a client has sent and then takes back must not arrive all the same.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**18)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         server = loop.run_until_complete(asyncio.start_server(self._connection, sock=listener, limit=2**20))
         self._loop = loop

@@ -497,6 +497,8 @@ def _run(kinds: list[str], command: list[str]) -> int:
 
     moto shares its variables with s3: where both run, the environment leads to s3.
     """
+    ended = threading.Event()  # not an exception: it could come in the middle of starting a process
+    signal.signal(signal.SIGTERM, lambda *_: ended.set())
     with contextlib.ExitStack() as stack:
         servers = {kind: stack.enter_context(KINDS[kind](_BUCKETS[kind])) for kind in kinds}
         environment = dict(os.environ)
@@ -505,7 +507,12 @@ def _run(kinds: list[str], command: list[str]) -> int:
                 environment.update(servers[kind].environment())
         for kind, server in servers.items():
             command = [word.replace(f"{{{kind}}}", server.base) for word in command]
-        return subprocess.run(command, env=environment, check=False).returncode
+        with subprocess.Popen(command, env=environment) as child:
+            while child.poll() is None and not ended.wait(0.05):
+                pass
+            if child.poll() is None:
+                child.terminate()
+            return 143 if ended.is_set() else child.wait()
 
 
 def _proxy(upstream: str, bytes_per_s: float | None) -> None:

@@ -252,13 +252,12 @@ def test_a_failed_download_leaves_everything_as_it_was(
 def test_ctrl_c_in_a_download_leaves_everything_as_it_was(s3_place: Place, tmp_path: Path) -> None:
     plant(s3_place, {"a": BIG})
     program = """
-import os, shutil, signal, sys
+import os, shutil, signal, sys, time
 from remoteio import remote_io
 from tests.servers import Proxy
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with Proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
-    proxy.before(lambda: os.kill(os.getpid(), signal.SIGINT), operation="GetObject", times=1)
-    proxy.delay(2, operation="GetObject")
+    proxy.before(lambda: (os.kill(os.getpid(), signal.SIGINT), time.sleep(2)), operation="GetObject", times=1)
     with remote_io(storage_options=proxy.storage_options):
         try:
             shutil.copy(sys.argv[1], sys.argv[2])

@@ -77,7 +77,7 @@ def test_without_the_server_it_works_in_memory(tmp_path: Path) -> None:
 
 def test_the_status_is_printed_at_the_end() -> None:
     output = run("--root", "memory://train")
-    assert re.search(r"open +memory +\d+", output[output.index("Done") :])
+    assert re.search(r"(?m)^ +open\b.* memory +\d+", output[output.index("Done") :])
 
 
 def test_there_is_a_progress_bar_on_a_terminal_and_none_in_a_log(local_place: Place) -> None:

@@ -50,10 +50,10 @@ def _spelled(root: Path, value: Any) -> Any:
 
 
 @pytest.fixture
-def oracle(remote: Place, tmp_path: Path) -> PathOracle:
+def oracle(store: Place, tmp_path: Path) -> PathOracle:
     local = tmp_path / "oracle"
     local.mkdir()
-    return PathOracle(remote, local)
+    return PathOracle(store, local)
 
 
 def _outcome(call: Callable[[], Any]) -> Any:

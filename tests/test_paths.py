@@ -33,10 +33,10 @@ class PathsOracle(Oracle):
 
 
 @pytest.fixture
-def oracle(remote: Place, tmp_path: Path) -> PathsOracle:
+def oracle(store: Place, tmp_path: Path) -> PathsOracle:
     local = tmp_path / "oracle"
     local.mkdir()
-    return PathsOracle(remote, local)
+    return PathsOracle(store, local)
 
 
 # ---- questions

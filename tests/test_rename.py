@@ -17,10 +17,10 @@ from tests.proxy import Proxy
 
 
 @pytest.fixture
-def oracle(remote: Place, tmp_path: Path) -> Oracle:
+def oracle(store: Place, tmp_path: Path) -> Oracle:
     local = tmp_path / "oracle"
     local.mkdir()
-    return Oracle(remote, local)
+    return Oracle(store, local)
 
 
 def _renamed(function: Callable[..., None], source: str, target: str) -> Callable[[str], Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +74,21 @@ def test_a_server_leaves_nothing_behind(tmp_path: object) -> None:
     assert not servers._runs(pid)
     left = [name for name in os.listdir("/tmp") if any(str(port + 10_000) in name for port in ports.values())]
     assert left == []
+
+
+def test_the_runner_ends_its_servers_when_it_is_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.servers", "run", "--only", "gcs", "--", "sleep", "60"]
+    runner = subprocess.Popen(command, cwd=Path(__file__).parent.parent, env={**os.environ, "TMPDIR": str(tmp_path)})
+    end = time.monotonic() + 60
+    while time.monotonic() < end and len(_children(runner.pid)) < 2:
+        time.sleep(0.05)
+    children = _children(runner.pid)
+    assert len(children) == 2
+    runner.terminate()
+    assert runner.wait(30) == 143
+    assert not any(servers._runs(pid) for pid in children)
+    assert os.listdir(tmp_path) == []
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

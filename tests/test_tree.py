@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import http.server
 import os
@@ -10,13 +11,14 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from remoteio import remote_io
 from tests.conftest import Place
-from tests.oracle import harvest, plant, raw
+from tests.oracle import harvest, plant, plant_locally, raw
 from tests.proxy import Proxy
 from tests.servers import Server
 
@@ -49,7 +51,12 @@ def test_a_name_that_is_file_and_directory_is_both(gcs_place: Place) -> None:
     plant(gcs_place, {"d": b"file", "d/x": b""})
     url = gcs_place.url("d")
     with gcs_place.scope():
-        assert (os.path.exists(url), os.path.isdir(url), os.path.getsize(url), os.listdir(url)) == (True, True, 4, ["x"])
+        assert (os.path.exists(url), os.path.isdir(url), os.path.getsize(url), os.listdir(url)) == (
+            True,
+            True,
+            4,
+            ["x"],
+        )
 
 
 def test_remove_of_a_name_that_is_file_and_directory_removes_the_file(gcs_place: Place) -> None:
@@ -142,7 +149,12 @@ def test_the_root_of_a_store_lists_the_buckets(bucket: str) -> None:
 @pytest.mark.parametrize("name", ["listdir", "getsize", "remove", "rmtree"])
 def test_a_missing_bucket_is_missing(name: str, s3_server: Server) -> None:
     with remote_io():
-        calls = {"listdir": os.listdir, "getsize": os.path.getsize, "remove": os.remove, "rmtree": shutil.rmtree}
+        calls: dict[str, Any] = {
+            "listdir": os.listdir,
+            "getsize": os.path.getsize,
+            "remove": os.remove,
+            "rmtree": shutil.rmtree,
+        }
         with pytest.raises(FileNotFoundError):
             calls[name]("s3://no-such-bucket-here")
 
@@ -283,6 +295,16 @@ def test_rmtree_is_complete_past_a_thousand_keys(s3_place: Place) -> None:
     with s3_place.scope():
         shutil.rmtree(s3_place.url("d"))
     assert harvest(s3_place) == {"e": b""}
+
+
+def test_rmtree_by_a_dot_removes_what_is_below_and_fails_as_on_a_disk(store: Place, tmp_path: Path) -> None:
+    plant(store, {"d/x": b""})
+    plant_locally(tmp_path, {"d/x": b""})
+    for base in (store.base, tmp_path):
+        with store.scope(), pytest.raises(OSError) as caught:
+            shutil.rmtree(f"{base}/d/.")
+        assert caught.value.errno == errno.EINVAL
+    assert harvest(store) == {}
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/.", "/d/.."])
