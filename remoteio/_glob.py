@@ -206,15 +206,16 @@ class _Disk:
         """The key of a path, and whether it is spelled as a directory; None where no store can hold the name."""
         below = text[len(self._stem) :].removeprefix("/")
         if self._base is not None and self._is_plain and _is_straight(below):
-            start = self._base.key.rstrip("/")
-            return f"{start}/{below}" if self._base.key else below, False
+            # A directory that "**" stands for nothing in comes with a slash at its end.
+            start, name = self._base.key.rstrip("/"), below.rstrip("/")
+            return f"{start}/{name}" if self._base.key else name, name != below
         location = _lookup.find(self._spelling.at(text[1:]), self._settings)
         return None if location is None else (location.key, location.wants_directory)
 
 
 def _is_straight(below: str) -> bool:
     """Whether a relative path has no segment that must be resolved."""
-    return bool(below) and not below.startswith("/") and "//" not in below and "/." not in f"/{below}"
+    return below[:1] not in ("", "/") and "//" not in below and "/." not in f"/{below}"
 
 
 class _Entry:

@@ -1,19 +1,13 @@
-"""The scope: ``remote_io`` and ``native_io``, who is in which, and what is installed meanwhile."""
+"""The scope: ``remote_io`` and ``native_io``, and what a program can ask of them."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import os
-import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeVar, overload
 
-from remoteio import _counters, _dispatch, _late, _patches, _replacement, _settings, _shadow, _stack, _threads, _vendors
+from remoteio import _counters, _dispatch, _entries, _patches, _settings, _stack, _threads
 from remoteio._decorate import decorated
 from remoteio._options import Options, is_enabled
-from remoteio._route import route
 from remoteio._settings import DEFAULT, OptionTable, Settings
 from remoteio._stack import Entry, Kind
 from remoteio._status import Status
@@ -23,159 +17,6 @@ __all__ = ["NativeIO", "RemoteIO", "bind", "is_remote", "native_io", "remote_io"
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Block = TypeVar("Block", bound="_Block")
-
-
-def _rows(patches: Iterable[_patches.Patch]) -> Iterator[_dispatch.Row]:
-    for patch in patches:
-        yield _dispatch.Row(patch.places, patch.sources, functools.partial(_replacement.build, patch, route=route))
-
-
-_ROWS = (*_rows(_patches.TEN), *_threads.HOOKS)
-_MODULES = ("io", "os.path", "shutil", "glob", "threading", "concurrent.futures.thread")
-
-# By the words of `remote_io(also=...)`, in the order in which they were first asked for; the ten come first.
-_installations: dict[str, _dispatch.Installation] = {"": _dispatch.Installation(_ROWS)}
-_tables: dict[str, Any] = {}
-
-# Reentrant: a signal handler or a finalizer may enter a scope while this very thread installs.
-_lock = threading.RLock()
-_open: set[Entry] = set()
-
-
-# The tables whose modules are loaded. Each is loaded once: an import of what is there already takes that module's lock
-# for a moment, and a fork by another thread at that moment leaves it locked in the child for ever.
-_loaded: set[str] = set()
-
-
-def _load_places(words: Iterable[str]) -> None:
-    """Import the modules that are patched, and the further tables."""
-    # Not under the lock: an import takes locks of its own.
-    for word in words:
-        if word in _loaded:
-            continue
-        table = importlib.import_module(f"remoteio._patches_{word}") if word else None
-        for name in table.MODULES if table else _MODULES:
-            importlib.import_module(name)
-        if not table:
-            _vendors.register()  # also for programs whose libraries ask fsspec themselves
-        if table and word not in _installations:
-            made = _dispatch.Installation((*_rows(table.PATCHES), *table.HOOKS))
-            _tables[word] = table
-            _installations.setdefault(word, made)
-        _loaded.add(word)
-
-
-def _open_entry(entry: Entry) -> None:
-    """Count an entry, and install at the first of the process."""
-    if entry.kind is not Kind.REMOTE:
-        return
-    _load_places(_words_of(entry))
-    with _lock:
-        _open.add(entry)
-        _reconcile()
-    if _stack.is_outermost(entry):
-        entry.seen = _shadow.look()
-
-
-def _close_entry(entry: Entry) -> None:
-    """Take an entry back, and restore at the last of the process. Doing it twice does no harm."""
-    entry.alive = False
-    with _lock:
-        _open.discard(entry)
-        _reconcile()
-
-
-def _look_back(entry: Entry, stacklevel: int) -> None:
-    """Warn of what a scope that was closed leaves behind.
-
-    Args:
-        entry: The scope's entry.
-        stacklevel: As for ``warnings.warn``, counted from the caller.
-    """
-    if entry.kind is not Kind.REMOTE:
-        return
-    if not _open and (names := _threads.still_inside()):
-        warnings.warn(
-            f"the last scope ends while threads that are inside are still running: {', '.join(names)};"
-            " from here on what they call is native",
-            ResourceWarning,
-            stacklevel + 1,
-        )
-    _shadow.warn_of_new(entry.seen, stacklevel + 1)
-
-
-def _words_of(entry: Entry) -> tuple[str, ...]:
-    return ("", *entry.settings.also) if entry.settings.also else ("",)
-
-
-def _reconcile() -> None:
-    """Make what is installed agree with the entries that are open. The lock is held.
-
-    A signal handler or a finalizer can come here while this very thread is at it further up:
-    it does the whole work then, and what the outer one still does changes nothing.
-    """
-    while (found := _differing()) is not None:
-        table, wanted = found
-        if wanted:
-            table.install()
-            absent = _late.missing(place for row in table.rows for place in row.places)
-            _late.follow(table, absent, functools.partial(_extend, table))
-        else:
-            table.restore()
-            _late.follow(table, (), table.extend)
-
-
-def _extend(table: _dispatch.Installation) -> None:
-    """Cover a module that was imported while the table is installed."""
-    with _lock:
-        table.extend()
-
-
-def _differing() -> tuple[_dispatch.Installation, bool] | None:
-    """A table that is not as it should be, and whether it should be installed."""
-    words = {word for entry in list(_open) for word in _words_of(entry)}  # a signal handler may enter meanwhile
-    for word, table in list(_installations.items()):
-        if table.installed != (word in words) or not table.is_settled:
-            return table, word in words
-    return None
-
-
-def end_entries(entries: Iterable[Entry]) -> None:
-    """Close entries that nobody will leave any more, whichever thread they are of."""
-    for entry in entries:
-        _close_entry(entry)
-
-
-def open_entries() -> frozenset[Entry]:
-    """The entries of all threads that are open now."""
-    with _lock:
-        return frozenset(_open)
-
-
-def mend() -> None:
-    """Set back a replacement that somebody's undo put back after its scope had ended."""
-    with _lock:
-        for table in () if _open else _installations.values():
-            if any(_dispatch.original_of(value) is not None for _, value in _dispatch.places(table.rows)):
-                table.install()
-                table.restore()
-
-
-def _after_fork_in_child() -> None:
-    """One thread has survived: only its blocks are open."""
-    try:
-        kept = _stack.reachable()
-        for entry in _open - kept:
-            entry.alive = False
-        _open.intersection_update(kept)
-        _reconcile()
-    finally:
-        _lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    # The lock is held over the fork, so that the child never finds a half-done installation.
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_after_fork_in_child)
 
 
 class _Block:
@@ -189,10 +30,10 @@ class _Block:
         own = _stack.here.own
         try:
             own.append(entry)  # first: a fork at any later moment finds it
-            _open_entry(entry)
+            _entries.open_entry(entry)
             return self
         except BaseException:  # Ctrl-C too leaves nothing behind
-            _close_entry(entry)
+            _entries.close_entry(entry)
             own[:] = [other for other in own if other is not entry]
             raise
 
@@ -202,13 +43,13 @@ class _Block:
             if own[position].block is self:
                 entry = own[position]
                 try:
-                    _close_entry(entry)
+                    _entries.close_entry(entry)
                 except BaseException:  # Ctrl-C in the middle: what was begun is finished, then it is passed on
-                    _close_entry(entry)
+                    _entries.close_entry(entry)
                     raise
                 finally:
                     own[:] = [other for other in own if other is not entry]
-                _look_back(entry, stacklevel=3)
+                _entries.look_back(entry, stacklevel=3)
                 return
         raise ScopeError(f"{self!r} is left by a thread that has not entered it, or was left already")
 
@@ -241,7 +82,7 @@ class _Block:
     def begin(self) -> Entry:
         """Open the block for a coroutine, without being in it yet."""
         entry = self._entry()
-        _open_entry(entry)
+        _entries.open_entry(entry)
         return entry
 
     def step_in(self, token: Entry) -> None:
@@ -254,8 +95,8 @@ class _Block:
 
     def end(self, token: Entry) -> None:
         """Close it."""
-        _close_entry(token)
-        _look_back(token, stacklevel=3)
+        _entries.close_entry(token)
+        _entries.look_back(token, stacklevel=3)
 
 
 class RemoteIO(_Block):
@@ -416,12 +257,12 @@ def bind(fn: Function) -> Function:
 
 def status() -> Status:
     """What is installed now, by how many threads, and what was done so far."""
-    entries = open_entries()
-    patches = [*_patches.TEN, *(patch for table in list(_tables.values()) for patch in table.PATCHES)]
+    entries = _entries.open_entries()
+    patches = [*_patches.TEN, *(patch for table in list(_entries.tables.values()) for patch in table.PATCHES)]
     return Status(
         places={
             _shown(place): _state(table, value)
-            for word, table in list(_installations.items())
+            for word, table in list(_entries.installations.items())
             if table.installed or not word
             for place, value in _dispatch.places(table.rows)
         },

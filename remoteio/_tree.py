@@ -124,10 +124,10 @@ def _refuse_file_in_the_way(location: Location) -> None:
     if not steps:
         spelled_as_inside = location.wants_directory and not location.url.rest.endswith("/")
         raise location.error(errno.ENOTDIR if spelled_as_inside else errno.EEXIST)
-    if steps == 1:
-        raise location.error(errno.ENOTDIR)
     # As os.makedirs does, blame the first directory that could not be made.
-    blamed = location.url.rest.rstrip("/").rsplit("/", steps - 1)[0]
+    blamed = location.url.rest
+    if steps > 1 or blamed.endswith("/."):
+        blamed = blamed.rstrip("/").removesuffix("/.").rstrip("/").rsplit("/", steps - 1)[0]
     raise replace(location, url=replace(location.url, rest=blamed)).error(errno.ENOTDIR)
 
 

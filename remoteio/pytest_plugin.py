@@ -111,13 +111,13 @@ def pytest_fixture_setup(
     """Note which scopes are opened by the fixtures of a class, module, package or session."""
     if fixturedef.scope == "function" or not request.config.getini("remote_check"):
         return (yield)
-    from remoteio import _scope
+    from remoteio import _entries
 
-    before = _scope.open_entries()
+    before = _entries.open_entries()
     try:
         return (yield)
     finally:
-        request.config.stash.setdefault(_held, set()).update(_scope.open_entries() - before)
+        request.config.stash.setdefault(_held, set()).update(_entries.open_entries() - before)
 
 
 @pytest.fixture(autouse=True)
@@ -130,16 +130,16 @@ def _remoteio_check(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getini("remote_check"):
         yield
         return
-    from remoteio import _scope
+    from remoteio import _entries
 
-    before = _scope.open_entries()
+    before = _entries.open_entries()
     yield
     held: set[Entry] = request.config.stash.setdefault(_held, set())
-    left = _scope.open_entries() - before - held
+    left = _entries.open_entries() - before - held
     blocks = sorted({repr(entry.block) for entry in left})
-    _scope.end_entries(left)
+    _entries.end_entries(left)
     # A monkeypatch made inside and undone outside puts a replacement back: no fault of the test, so it is only mended.
-    _scope.mend()
+    _entries.mend()
     if blocks:
         pytest.fail(f"the test has left these scopes open: {', '.join(blocks)}", pytrace=False)
 

@@ -108,9 +108,7 @@ def _listed(base: str) -> list[str]:
     return sorted(glob.glob(f"{base}/**", recursive=True))
 
 
-MAKEDIRS = (
-    "d d/ d/e new new/ new new2/ new/deep/er new3/. a.txt a.txt/ a.txt/. a.txt/s/ a.txt/sub/sub2/ d/x.txt/s".split()
-)
+MAKEDIRS = "d d/ d/e new new/ new new2/ new/deep/er new3/. a.txt a.txt/ a.txt/. a.txt/s/ a.txt/s/. a.txt/sub/sub2/ d/x.txt/s".split()
 
 
 @pytest.mark.parametrize("exist_ok", [False, True])
@@ -260,7 +258,7 @@ d/e/**/w.txt **/e/** x.txt */e */nope empty* d/e/../x.txt */. */.. */../a.txt d/
 a.txt/** a.txt/ **/** **/*/* */** d/**/** **/.* .** **.txt a**.txt d/./* ./* d//* *//x.txt d/*//f **/nope
 */*/f/ [d]/x.txt [[]* *[]]/* q[?]/st[*]r.txt q?/* p%*/* h#*/* ün*/* *ï/*.txt ..d*/* ..dots/..* [.]hid
 [a-c]*.txt [!.]* [a-]* a[.]txt {a,b}.txt ~ $HOME */[xy].* **/[!x].txt *d */*d d*/e*/f*/w* 1/2/*/4/5.txt
-*/2/3/4/*.txt **/3/**/5.txt
+*/2/3/4/*.txt **/3/**/5.txt d*/**/* */**/*.txt */**/e/* d/**/*/ **/**/* *d/**/
 """.split()
 
 OPTIONS: list[dict[str, Any]] = [{}, {"recursive": True}]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import remoteio
-from remoteio import _scope, _stack
+from remoteio import _entries, _stack
 
 
 def is_inside() -> bool:
@@ -180,7 +180,7 @@ class TestCoroutines:
             return list(await asyncio.gather(work(), other(), work(), other()))
 
         assert asyncio.run(main()) == [[True] * 5, [False] * 5, [True] * 5, [False] * 5]
-        assert not _scope.open_entries()
+        assert not _entries.open_entries()
 
     def test_scope_is_installed_once_for_the_whole_coroutine(self) -> None:
         @remoteio.remote_io
@@ -193,7 +193,7 @@ class TestCoroutines:
         async def main() -> bool:
             task = asyncio.create_task(work())
             await waiting.wait()
-            assert len(_scope.open_entries()) == 1
+            assert len(_entries.open_entries()) == 1
             assert not is_inside()
             go.set()
             return await task
@@ -209,7 +209,7 @@ class TestCoroutines:
 
         with pytest.raises(KeyError, match="x"):
             asyncio.run(work())
-        assert not _scope.open_entries()
+        assert not _entries.open_entries()
 
     def test_exception_thrown_in_can_be_handled_inside(self) -> None:
         async def failing() -> None:
@@ -245,7 +245,7 @@ class TestCoroutines:
 
         asyncio.run(main())
         assert seen == [True]
-        assert not _scope.open_entries()
+        assert not _entries.open_entries()
 
     def test_cancellation_that_is_swallowed(self) -> None:
         @remoteio.remote_io
@@ -287,7 +287,7 @@ class TestCoroutines:
         coroutine.send(None)
         coroutine.close()
         assert seen == [True]
-        assert not _scope.open_entries()
+        assert not _entries.open_entries()
 
     def test_never_awaited_opens_nothing(self) -> None:
         @remoteio.remote_io
@@ -295,7 +295,7 @@ class TestCoroutines:
             """Nothing."""
 
         coroutine = work()
-        assert not _scope.open_entries()
+        assert not _entries.open_entries()
         coroutine.close()
 
     def test_one_awaits_another(self) -> None:

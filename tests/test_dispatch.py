@@ -30,7 +30,7 @@ from typing import Any
 import pytest
 
 import remoteio
-from remoteio import _dispatch, _scope
+from remoteio import _dispatch, _entries
 from tests.conftest import Place
 
 NAMES = {
@@ -619,4 +619,4 @@ class TestFileUrls:
 def test_replacement_after_restore_is_unknown_to_the_original_places() -> None:
     with remoteio.remote_io():
         pass
-    assert all(_dispatch.original_of(value) is None for _, value in _dispatch.places(_scope._ROWS))
+    assert all(_dispatch.original_of(value) is None for _, value in _dispatch.places(_entries.ROWS))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import remoteio
-from remoteio import _counters, _scope
+from remoteio import _counters, _entries
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork"),
@@ -118,13 +118,13 @@ def other_thread_inside() -> Iterator[None]:
 def test_scopes_of_other_threads_do_not_survive(other_thread_inside: None) -> None:
     before = sys.modules["posix"].listdir
     assert os.listdir is not before
-    assert in_child(lambda: (is_inside(), len(_scope.open_entries()), os.listdir is before)) == (False, 0, True)
+    assert in_child(lambda: (is_inside(), len(_entries.open_entries()), os.listdir is before)) == (False, 0, True)
     assert os.listdir is not before
 
 
 def test_own_scope_survives_beside_those_of_other_threads(other_thread_inside: None) -> None:
     with remoteio.remote_io():
-        assert in_child(lambda: (is_inside(), len(_scope.open_entries()))) == (True, 1)
+        assert in_child(lambda: (is_inside(), len(_entries.open_entries()))) == (True, 1)
 
 
 def test_child_can_enter_again(other_thread_inside: None) -> None:
@@ -138,7 +138,7 @@ def test_child_can_enter_again(other_thread_inside: None) -> None:
 
 def test_child_of_a_thread_born_inside_is_inside_and_stays_so() -> None:
     def work() -> None:
-        results.append(in_child(lambda: (is_inside(), len(_scope.open_entries()))))
+        results.append(in_child(lambda: (is_inside(), len(_entries.open_entries()))))
 
     results: list[Any] = []
     with remoteio.remote_io():

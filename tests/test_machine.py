@@ -47,7 +47,7 @@ SEGMENTS = [
     "日本",
     "-",
 ]
-PATTERNS = ["*", "**", "?", "a*", "*b", "[a]*", "[[]a]", ".*", "*?", "[!a]*", "*.*", ""]
+PATTERNS = ["*", "**", "?", "a*", "*b", "[a]*", "[[]a]", ".*", "*?", "[!a]*", "*.*"]
 
 segments = st.sampled_from(SEGMENTS)
 # Few names, so that they meet each other.

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import remoteio
-from remoteio import _scope, _settings, _stack
+from remoteio import _entries, _settings, _stack
 from remoteio._settings import DEFAULT, Settings
 from remoteio.errors import ScopeError
 from tests.conftest import Place
@@ -439,7 +439,7 @@ class TestInterruptions:
 
         traced(at_line(moment, act), enter_and_leave)
         assert all(seen)
-        assert not _scope.open_entries()
+        assert not _entries.open_entries()
         assert not is_inside()
 
     @pytest.mark.parametrize("moment", MOMENTS)
@@ -466,7 +466,7 @@ class TestInterruptions:
         with contextlib.suppress(KeyboardInterrupt):
             traced(at_line(moment, act), enter_and_leave)
         assert (open, os.listdir, shutil.rmtree, early_exists) == before
-        assert not _scope.open_entries()
+        assert not _entries.open_entries()
         with remoteio.remote_io():
             assert is_inside()
 

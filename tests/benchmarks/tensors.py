@@ -94,9 +94,9 @@ def run(job: str, kind: str, folder: str, base: str) -> dict[str, float]:
             return load_bytes(file.read()) if kind == "safetensors" else torch.load(file)
 
     def first_tensor() -> Any:
-        from safetensors import safe_open
+        import safetensors
 
-        with remoteio.remote_io(also="torch"), safe_open(url, "pt") as file:
+        with remoteio.remote_io(also="torch"), safetensors.safe_open(url, "pt") as file:
             return file.get_tensor(f"layers.{TENSORS // 2}.weight")
 
     def bytes_alone() -> None:
