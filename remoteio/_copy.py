@@ -182,8 +182,10 @@ def _check_target(target: Location, landed: bool) -> None:
     store = target.store
     if target.is_root:
         raise target.error(errno.ENOENT, "buckets are never created")
-    if target.wants_directory:
+    if target.url.rest.endswith("/"):
         raise target.error(errno.ENOENT, "the directory does not exist")
+    if target.wants_directory:
+        _lookup.entry(target)
     try:
         if landed:
             if store.is_prefix(target.key):

@@ -108,7 +108,7 @@ def _listed(base: str) -> list[str]:
     return sorted(glob.glob(f"{base}/**", recursive=True))
 
 
-MAKEDIRS = "d d/ d/e new new/ new new2/ new/deep/er new3/. a.txt a.txt/ a.txt/. a.txt/s/ a.txt/s/. a.txt/sub/sub2/ d/x.txt/s".split()
+MAKEDIRS = "d d/ d/e new new/ new/a/b new2/. a.txt a.txt/ a.txt/. a.txt/s/ a.txt/s/. a.txt/sub/sub2/ d/x.txt/s".split()
 
 
 @pytest.mark.parametrize("exist_ok", [False, True])
@@ -207,7 +207,7 @@ def test_an_exception_of_the_callback_ends_rmtree(oracle: Oracle) -> None:
 # ---- copy
 
 SOURCES = "a.txt empty d nope a.txt/ a.txt/x d/ br[1]/q.txt p%20c/100%.txt".split()
-TARGETS = "new a.txt ab.txt d d/ nope/ a.txt/ a.txt/x d/e dir[new] br[1] *".split()
+TARGETS = "new a.txt ab.txt d d/ nope/ a.txt/ a.txt/. a.txt/x d/e d/. nope/. dir[new] br[1] *".split()
 
 
 @pytest.mark.parametrize("source", SOURCES)
