@@ -14,6 +14,7 @@ import importlib
 # Not imported from `typing`, which alone takes most of the time that importing this package may take.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from remoteio import cache
     from remoteio._scope import (
         NativeIO,
         RemoteIO,
@@ -51,6 +52,7 @@ __all__ = [
     "StagingError",
     "Status",
     "bind",
+    "cache",
     "is_remote",
     "native_io",
     "remote_io",
@@ -86,6 +88,8 @@ if not TYPE_CHECKING:  # a type checker would take every name for one that exist
 
     def __getattr__(name):
         home = _HOMES.get(name)
+        if name == "cache":
+            return importlib.import_module(f"{__name__}.cache")
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -253,6 +253,8 @@ def _local_target(path: Any) -> Iterator[BinaryIO]:
     name = os.fsdecode(path)
     if name.endswith("/"):
         raise FileNotFoundError(errno.ENOENT, "Directory does not exist", path)
+    if os.path.basename(name) in (".", ".."):
+        os.stat(path)  # raises what opening it raises, where it is no directory
     real = os.path.realpath(name)  # a link stays, and what it points to is replaced
     old = _stat(real)
     if old is not None and stat.S_ISDIR(old.st_mode):

@@ -93,6 +93,8 @@ def plan_of(top: str, remote: Remote, settings: Settings, mirror: bool, differs:
         raise StagingError(number, said, location.url.shown)
     keys = {item.name: item.key for item in remote.items}
     files = {name: keys.get(name, name) for name in local.files if differs(name)}
+    if not mirror:
+        _refuse_both(files, keys, location)
     plan = Plan(location, top, bool(local.is_dir), files)
     if location.store.has_directories or settings.directory_markers:
         plan.folders = [name for name in local.folders if name not in remote.folders]
@@ -100,6 +102,27 @@ def plan_of(top: str, remote: Remote, settings: Settings, mirror: bool, differs:
         plan.gone = [key for name, key in keys.items() if name not in local.files]
         plan.gone += [f"{name}/" for name in remote.folders if not os.path.isdir(os.path.join(top, name))]
     return plan
+
+
+def _refuse_both(files: Mapping[str, str], there: Mapping[str, str], location: Location) -> None:
+    """Refuse what would make one name a file and a directory at once: it could never be staged again.
+
+    Args:
+        files: The names that are to go up.
+        there: The names that the URL has, and keeps.
+        location: The URL.
+    """
+    folders_there = {above for name in there for above in _above(name)}
+    for name in files:
+        if name in folders_there or any(above in there for above in _above(name)):
+            number = errno.EISDIR if name in folders_there else errno.ENOTDIR
+            detail = f"{name!r} would be a file and a directory at once; with mirror=True the old one is deleted"
+            raise StagingError(number, f"{os.strerror(number)} ({detail})", location.url.shown)
+
+
+def _above(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def unchecked_plan(top: str, remote: Remote) -> Plan:

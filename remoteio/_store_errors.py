@@ -49,9 +49,9 @@ _BROKEN = frozenset(
     "ResponseStreamingError ChunkedEncodingError ContentLengthError ResponseParserError ClientOSError "
     "ConnectionResetError BrokenPipeError ProxyError ProxyConnectionError".split()
 )
+_NEVER_THERE = frozenset({"EndpointConnectionError", "ClientConnectorError"})
 _UNREACHABLE = frozenset(
-    "EndpointConnectionError ClientConnectorError ClientConnectionError HTTPClientError ConnectionError SSLError "
-    "NoRegionError gaierror TransportError".split()
+    "ClientConnectionError HTTPClientError ConnectionError SSLError NoRegionError gaierror TransportError".split()
 )
 
 
@@ -83,11 +83,24 @@ def judge(error: BaseException) -> Verdict:
         verdict = _by_response(link)
         if verdict is not None:
             return verdict
+    for link in _causes(error):
+        # A library may say "not found" of what it could not even ask for (fsspec's http does).
+        verdict = _of_connection(link, links)
+        if verdict is not None:
+            return verdict
     for link in links:
-        verdict = _by_class(link)
+        verdict = _by_class(link, links)
         if verdict is not None:
             return verdict
     return Verdict(errno.EIO, False, f"{type(error).__name__}: {error}")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What an exception was raised from, by the library's own word: not what the program was handling by chance."""
+    link = error.__cause__
+    while link is not None and link is not link.__cause__:
+        yield link
+        link = link.__cause__
 
 
 def _is_said(error: BaseException) -> bool:
@@ -146,28 +159,46 @@ def _names(error: BaseException) -> frozenset[str]:
     return frozenset(cls.__name__ for cls in type(error).__mro__)
 
 
-def _by_class(error: BaseException) -> Verdict | None:
+def _of_connection(error: BaseException, links: list[BaseException]) -> Verdict | None:
+    """The store was not reached, or not to the end, or by nobody: then it said nothing of the file."""
     names = _names(error)
     text = str(error) or type(error).__name__
-    if isinstance(error, OSError) and text.startswith("Forbidden"):  # gcsfs says 403 so
-        return Verdict(errno.EACCES, False, text.replace("\n", " "))
     if names & _NO_CREDENTIALS:
         return Verdict(errno.EACCES, False, f"{CREDENTIALS_ADVICE} ({text})")
     if names & _TIMEOUT:
         return Verdict(errno.ETIMEDOUT, True, text)
-    if names & {"FileNotFoundError", "FileExistsError", "PermissionError", "IsADirectoryError", "NotADirectoryError"}:
-        assert isinstance(error, OSError)
-        return Verdict(error.errno or _number_of(error), False, "" if error.errno else text)
+    if names & _NEVER_THERE:
+        return Verdict(_refused_or_unreachable(links), True, text)
     if names & _BROKEN:
         return Verdict(errno.ECONNRESET, True, text)
     if names & _UNREACHABLE:
-        number = error.errno if isinstance(error, OSError) and error.errno == errno.ECONNREFUSED else errno.EHOSTUNREACH
-        return Verdict(number, True, text)
+        return Verdict(_refused_or_unreachable(links), True, text)
+    return None
+
+
+def _refused_or_unreachable(links: list[BaseException]) -> int:
+    refused = any(isinstance(link, OSError) and link.errno == errno.ECONNREFUSED for link in links)
+    return errno.ECONNREFUSED if refused else errno.EHOSTUNREACH
+
+
+def _by_class(error: BaseException, links: list[BaseException]) -> Verdict | None:
+    names = _names(error)
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and text.startswith("Forbidden"):  # gcsfs says 403 so
+        return Verdict(errno.EACCES, False, text.replace("\n", " "))
+    if names & {"FileNotFoundError", "FileExistsError", "PermissionError", "IsADirectoryError", "NotADirectoryError"}:
+        assert isinstance(error, OSError)
+        return Verdict(error.errno or _number_of(error), False, "" if error.errno else text)
+    verdict = _of_connection(error, links)
+    if verdict is not None:
+        return verdict
     if "ParamValidationError" in names:
         missing = "bucket name" in text.lower()
         return Verdict(errno.ENOENT if missing else errno.EINVAL, False, text.replace("\n", " "))
     if isinstance(error, OSError) and error.errno and type(error.errno) is int:
         return Verdict(error.errno, False, "" if error.strerror == os.strerror(error.errno) else str(error.strerror))
+    if isinstance(error, TypeError):  # an option that the library does not know
+        return Verdict(errno.EINVAL, False, f"are the store's options right? {text}")
     if isinstance(error, (ValueError, NotImplementedError)):
         number = errno.ENOTSUP if isinstance(error, NotImplementedError) else errno.EINVAL
         return Verdict(number, False, text)

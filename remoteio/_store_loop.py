@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from remoteio import _store_errors
 
@@ -79,6 +80,7 @@ def run(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], *, re
 
     future = asyncio.run_coroutine_threadsafe(work(), loop)
     try:
+        _wait_without_logging_lock(future)
         return future.result()
     except BaseException:
         if not future.done():
@@ -86,6 +88,26 @@ def run(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], *, re
             # Its clean-up (aborting a multipart upload) gets a moment, but never the user's patience.
             ended.wait(CANCEL_WAIT_S)
         raise
+
+
+def _wait_without_logging_lock(future: concurrent.futures.Future[T]) -> None:
+    """Wait with ``logging``'s own lock let go, where this thread holds it.
+
+    ``logging.basicConfig(filename=URL)`` opens the file under that lock, and the stores' libraries
+    ask it, in the loop's thread, whether to log: both would wait for ever.
+    """
+    lock: Any = getattr(logging, "_lock", None)
+    if lock is None or not getattr(lock, "_is_owned", bool)():
+        return
+    condition = threading.Condition(lock)
+
+    def wake(_: object) -> None:
+        with condition:
+            condition.notify_all()
+
+    future.add_done_callback(wake)
+    while not future.done():
+        condition.wait()
 
 
 def _refuse_own_thread(loop: asyncio.AbstractEventLoop) -> None:

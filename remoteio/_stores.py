@@ -279,7 +279,15 @@ def _opener(protocol: str, options: Mapping[str, Any]) -> Callable[[], Any]:
 
 def _open_fs(cls: Any, options: Mapping[str, Any]) -> Any:
     """A filesystem of our own: not shared through fsspec's cache, without a cache of listings."""
-    return cls(**{"use_listings_cache": False, "skip_instance_cache": True, **options})
+    try:
+        return cls(**{"use_listings_cache": False, "skip_instance_cache": True, **options})
+    except ImportError as error:  # some classes import their package only now
+        raise _missing(_protocol_of(cls), error) from error
+
+
+def _protocol_of(cls: Any) -> str:
+    protocol = cls.protocol
+    return str(protocol if isinstance(protocol, str) else protocol[0])
 
 
 def _open_bucket_fs(protocol: str, cls: Any, options: Mapping[str, Any]) -> Any:

@@ -19,7 +19,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+from remoteio.errors import MissingPackageError
+
+try:
+    from torch.distributed.checkpoint.filesystem import FileSystemBase, FileSystemReader, FileSystemWriter
+except ModuleNotFoundError as error:
+    raise MissingPackageError("torch is not installed: pip install 'remoteio[torch]'", name=error.name) from error
 
 from remoteio import _adapt, _ahead, _copy, _files, _lookup, _settings, _stores, _transfer_memory, _tree
 from remoteio._settings import Settings

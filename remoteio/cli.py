@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import time
@@ -36,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name == "limit":
             action.add_argument("size", type=_bytes, help="what may remain, such as 500M or 20G")
     options = parser.parse_args(arguments)
+    if not options.cache_dir and not os.environ.get("LOCAL_CACHE_DIR"):
+        parser.error("no cache is named: give --cache-dir, or set LOCAL_CACHE_DIR")
     try:
         options.run(options)
     except OSError as error:

@@ -15,7 +15,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import safetensors as _safetensors
+from remoteio.errors import MissingPackageError
+
+try:
+    import safetensors as _safetensors
+except ModuleNotFoundError as error:
+    raise MissingPackageError("safetensors is not installed: pip install 'remoteio[torch]'", name=error.name) from error
 
 from remoteio import _adapt, _scope, _settings, _tensors
 

@@ -15,8 +15,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import torch as _torch
-import torch.package as _package
+from remoteio.errors import MissingPackageError
+
+try:
+    import torch as _torch
+    import torch.package as _package
+except ModuleNotFoundError as error:
+    raise MissingPackageError("torch is not installed: pip install 'remoteio[torch]'", name=error.name) from error
 
 from remoteio import _adapt, _settings, _torch_files, _torch_package
 

@@ -220,7 +220,9 @@ def test_copy_from_a_disk(oracle: Oracle, tmp_path: Path) -> None:
     oracle.agrees(_each(TARGETS, lambda path: shutil.copy(f"{tmp_path}/l[1].bin", path)))
 
 
-@pytest.mark.parametrize("target", ["new", "old", "dir", "dir/", "nope/", "old/", "old/x", "nope/x", "dir/sub"])
+@pytest.mark.parametrize(
+    "target", ["new", "old", "dir", "dir/", "nope/", "old/", "old/.", "nope/.", "old/x", "nope/x", "dir/sub"]
+)
 def test_copy_to_a_disk(oracle: Oracle, tmp_path: Path, target: str) -> None:
     disk = tmp_path / "disk"
 

@@ -61,7 +61,7 @@ def numpy_savez(place: Place, folder: Path) -> None:
         assert loaded["a"].sum() == 3
 
 
-@row("numpy", "tofile, fromfile on open files")
+@row("numpy", 'tofile on "wb", fromfile on "r+b"')
 def numpy_tofile(place: Place, folder: Path) -> None:
     with open(place.url("a.bin"), "wb") as file:
         np.arange(5).tofile(file)
@@ -69,7 +69,7 @@ def numpy_tofile(place: Place, folder: Path) -> None:
         assert np.array_equal(np.fromfile(file, dtype=int), np.arange(5))
 
 
-@row("numpy", "memmap on an open file")
+@row("numpy", 'memmap on "r+b"')
 def numpy_memmap(place: Place, folder: Path) -> None:
     place.put("a.bin", np.arange(5).tobytes())
     with open(place.url("a.bin"), "r+b") as file:

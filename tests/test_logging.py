@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -37,6 +39,22 @@ def test_a_log_file_is_written(place: Place, logger: logging.Logger) -> None:
         logger.info("two")
         handler.close()
     assert place.files() == {"run.log": b"one\ntwo\n"}
+
+
+CONFIGURED = """
+import logging, sys
+from remoteio import remote_io
+with remote_io():
+    logging.basicConfig(filename=sys.argv[1], level=logging.INFO)
+    logging.info("hello")
+    logging.shutdown()
+"""
+
+
+def test_basic_config_opens_its_file_while_it_holds_the_lock_of_logging(s3_place: Place) -> None:
+    done = subprocess.run([sys.executable, "-c", CONFIGURED, s3_place.url("run.log")], timeout=60, check=False)
+    assert done.returncode == 0
+    assert s3_place.files() == {"run.log": b"INFO:root:hello\n"}
 
 
 def test_a_log_file_is_appended_to(place: Place, logger: logging.Logger) -> None:

@@ -192,6 +192,29 @@ def test_a_file_where_the_url_is_a_directory_is_refused_and_kept(s3_place: Place
     assert s3_place.files() == {"run/x": b"1"}
 
 
+@pytest.mark.parametrize("old", ["f", "f/x"])
+def test_a_name_that_would_be_file_and_directory_is_refused_unless_mirrored(memory_place: Place, old: str) -> None:
+    memory_place.put(f"run/{old}", b"1")
+    new = "f/z" if old == "f" else "f"
+
+    def turn(path: str) -> None:
+        os.unlink(f"{path}/{old}")
+        if old == "f/x":
+            os.rmdir(f"{path}/f")
+        os.makedirs(os.path.dirname(f"{path}/{new}"), exist_ok=True)
+        write(f"{path}/{new}", b"new")
+
+    with (
+        pytest.raises(StagingError, match="file and a directory at once"),
+        staged_local(memory_place.url("run")) as path,
+    ):
+        turn(path)
+    assert memory_place.files() == {f"run/{old}": b"1"}
+    with staged_local(memory_place.url("run"), mirror=True) as path:
+        turn(path)
+    assert memory_place.files() == {f"run/{new}": b"new"}
+
+
 def test_a_file_in_the_way_of_a_directory_url_is_refused(s3_place: Place) -> None:
     s3_place.put("file", b"1")
     with pytest.raises(NotADirectoryError), staged_local(s3_place.url("file/"), "w"):

@@ -99,6 +99,19 @@ def test_the_cause_decides_where_a_library_wrapped_it() -> None:
     assert isinstance(translated(outer), PermissionError)
 
 
+def test_not_found_of_what_could_not_be_asked_for_is_a_connection_error() -> None:
+    error = FileNotFoundError("http://h/x")
+    error.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "refused")
+    raised = translated(error)
+    assert isinstance(raised, ConnectionRefusedError)
+
+
+def test_what_the_program_was_handling_by_chance_does_not_decide() -> None:
+    error = FileNotFoundError("k")
+    error.__context__ = TimeoutError()
+    assert isinstance(translated(error), FileNotFoundError)
+
+
 def test_an_error_that_has_its_url_already_stays_itself() -> None:
     error = OSError(errno.EIO, "short", "s3://b/other")
     assert translated(error) is error
