@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -74,7 +75,7 @@ def by_local_paths(
     given = [*args]
     named = dict(kwargs)
     for where, url in urls.items():
-        path = os.fsencode(url.local_path) if url.as_bytes else url.local_path
+        path = _local_argument(url)
         if isinstance(where, int):
             given[where] = path
         else:
@@ -93,6 +94,21 @@ def by_local_paths(
         raise
 
 
+class _LocalPath:
+    """The path of a URL that was given as a path-like object: what refuses such objects must meet one."""
+
+    def __init__(self, url: Url) -> None:
+        self.url = url
+
+    def __fspath__(self) -> str | bytes:
+        return os.fsencode(self.url.local_path) if self.url.as_bytes else self.url.local_path
+
+
+def _local_argument(url: Url) -> Any:
+    path = _LocalPath(url)
+    return path.__fspath__() if isinstance(url.given, (str, bytes)) else path
+
+
 class _Speller:
     """Turns paths of the original's back into URLs, spelled as the caller's were."""
 
@@ -102,6 +118,8 @@ class _Speller:
 
     def value(self, value: Any) -> Any:
         """One path, or several; anything else is given back."""
+        if isinstance(value, _LocalPath):
+            return value.url.given
         if isinstance(value, Iterator):
             return map(self.value, value)
         if isinstance(value, list):
@@ -110,11 +128,12 @@ class _Speller:
             return value
         text = os.fsdecode(value)
         for url in self._urls:
-            if text == url.local_path:
+            if text == url.local_path and isinstance(value, bytes) == url.as_bytes:
                 return url.given
         for url in self._urls:
             if _related(text, url.local_path):
-                return url.answer(url.spell(text))
+                # Of the kind that the original gave: rmtree tells its callbacks text where it was given bytes.
+                return os.fsencode(url.spell(text)) if isinstance(value, bytes) else url.spell(text)
         return value
 
 
@@ -125,6 +144,7 @@ def _are_whole(names: list[Any]) -> bool:
 
 def _related(one: str, other: str) -> bool:
     """Whether one path lies above or below the other, or is a match of it as a pattern."""
+    other = re.sub("//+", "/", other)  # as glob's results are
     stem = other
     for letter in "*?[":
         stem = stem.partition(letter)[0]

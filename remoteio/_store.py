@@ -179,6 +179,10 @@ class Store(abc.ABC):
         """Make a directory and its parents known; with ``marker`` so that other processes see it."""
 
     @abc.abstractmethod
+    def note_directory(self, key: str) -> None:
+        """A directory that was there already was asked for by name: it stays, as a made one does."""
+
+    @abc.abstractmethod
     def forget_directories(self, key: str) -> None:
         """Let the directories made at and below a key be gone (really removing them, where they are real)."""
 

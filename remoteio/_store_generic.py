@@ -170,7 +170,11 @@ class GenericStore(ObjectStore):
             self._do(key, "makedirs", key, exist_ok=True)
             if self._anything_below(key):
                 return
-        super().make_directory(key)
+        ObjectStore.note_directory(self, key)
+
+    def note_directory(self, key: str) -> None:
+        if not self.has_directories:
+            super().note_directory(key)
 
     def forget_directories(self, key: str) -> None:
         super().forget_directories(key)

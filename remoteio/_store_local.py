@@ -158,6 +158,9 @@ class LocalStore(Store):
         except OSError as error:
             raise self._about(error, key) from None
 
+    def note_directory(self, key: str) -> None:
+        """Directories stay by themselves here."""
+
     def forget_directories(self, key: str) -> None:
         try:
             shutil.rmtree(key)

@@ -31,6 +31,9 @@ class MemoryStore(ObjectStore):
         return dict.fromkeys(path[1:] for path in list(self.fs.pseudo_dirs) if path)
 
     def make_directory(self, key: str, *, marker: bool = False) -> None:
+        self.note_directory(key)
+
+    def note_directory(self, key: str) -> None:
         parts = key.split("/")
         for end in range(1, len(parts) + 1):
             path = self._path("/".join(parts[:end]))

@@ -109,11 +109,14 @@ class ObjectStore(Store):
 
     def make_directory(self, key: str, *, marker: bool = False) -> None:
         self._require_bucket(key)
+        self.note_directory(key)
+        if marker:
+            self._put_marker(key)
+
+    def note_directory(self, key: str) -> None:
         parts = key.split("/")
         for end in range(2, len(parts) + 1):
             self._made["/".join(parts[:end])] = None
-        if marker:
-            self._put_marker(key)
 
     def _require_bucket(self, key: str) -> None:
         """Refuse a key whose bucket does not exist. A bucket that may not be listed is taken to exist."""

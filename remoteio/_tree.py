@@ -106,6 +106,7 @@ def makedirs(name: Url, mode: int = 0o777, exist_ok: bool = False, *, settings: 
     if location.store.is_prefix(location.key):
         if not exist_ok:
             raise location.error(errno.EEXIST)
+        location.store.note_directory(location.key)
         return
     if location.is_root:
         raise location.error(errno.ENOENT, "buckets are never created")

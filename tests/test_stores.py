@@ -240,6 +240,14 @@ def test_a_missing_bucket_is_never_made(kind: str, request: pytest.FixtureReques
     assert not location.store.is_prefix("no-such-bucket-anywhere")
 
 
+def test_a_directory_asked_for_again_stays_without_its_last_file(objects: Any) -> None:
+    write(at(objects, "d/x"), b"x")
+    with objects.scope():
+        os.makedirs(objects.url("d"), exist_ok=True)
+        os.remove(objects.url("d/x"))
+        assert os.path.isdir(objects.url("d"))
+
+
 # ---- resolving
 
 
