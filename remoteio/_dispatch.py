@@ -252,7 +252,7 @@ def _capability_sets() -> list[set[Any]]:
 def _share_memberships(swaps: _Swaps) -> None:
     """``os.supports_fd`` and its like hold functions: the replacements are members where their originals are."""
     for members in _capability_sets():
-        have = set(map(id, members))
+        have = set(map(id, list(members)))  # a copy at once: a signal handler may change them
         for original, replacement in swaps.forward.values():
             if id(original) in have:
                 members.add(replacement)
@@ -260,7 +260,7 @@ def _share_memberships(swaps: _Swaps) -> None:
 
 def _withdraw_memberships(swaps: _Swaps) -> None:
     for members in _capability_sets():
-        have = set(map(id, members))
+        have = set(map(id, list(members)))  # a copy at once: a signal handler may change them
         for replacement, _ in swaps.backward.values():
             if id(replacement) in have:
                 members.discard(replacement)

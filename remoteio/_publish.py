@@ -77,7 +77,7 @@ class Ending:
         if self._verdict is not None:
             return
         error = sys.exc_info()[1]
-        if error is None or _mark_of(error) == self._mark:
+        if error is None or (_mark_of(error) == self._mark and not _is_leaving_by(error)):
             self._decide(True)
             return
         self._decide(self._commits_on_error())
@@ -108,12 +108,34 @@ def _mark(error: BaseException | None) -> object:
     """Make an exception known again without holding on to it (its traceback would keep the handle alive)."""
     if error is None:
         return None
-    return error.__dict__.setdefault(_MARK, next(_marks))
+    return error.__dict__.setdefault(_MARK, next(_marks)), _times_raised(error)
 
 
 def _mark_of(error: BaseException) -> object:
     # 0 is nobody's mark, and None that of a handle that was opened while all was well
-    return error.__dict__.get(_MARK, 0)
+    return error.__dict__.get(_MARK, 0), _times_raised(error)
+
+
+def _times_raised(error: BaseException) -> int:
+    """Grows when an exception that was being handled is raised once more, inside the block of the handle."""
+    count = 0
+    trace = error.__traceback__
+    while trace is not None:
+        count += 1
+        trace = trace.tb_next
+    return count
+
+
+def _is_leaving_by(error: BaseException) -> bool:
+    """Whether a ``with`` block ends by this very exception: an ``__exit__`` that was handed it is calling us."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in ("__exit__", "__aexit__"):
+            given = frame.f_locals.values()
+            if any(value is error or (isinstance(value, tuple) and error in value) for value in given):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def _in_exit_method(error: BaseException) -> bool:

@@ -40,7 +40,12 @@ def route(patch: Patch, original: Callable[..., Any], args: tuple[Any, ...], kwa
                 named["stacklevel"] = FRAMES_TO_CALLER
             if patch.wants_original:
                 named["original"] = original
-            return answer(*given, **named, settings=settings)
+            try:
+                return answer(*given, **named, settings=settings)
+            except OSError as error:
+                if isinstance(error.filename, str) and any(url.as_bytes for url in urls.values()):
+                    error.filename = os.fsencode(error.filename)  # as the original's: of the kind that was given
+                raise
     if patch.name == "open" and len(args) == 8:  # the built-in's own signature, not a foreign function's
         return _local.open_locally(original, args, stacklevel=FRAMES_TO_CALLER)
     return original(*args, **kwargs)
@@ -60,7 +65,7 @@ def _urls_among(
         else:
             continue
         if _looks_like_one(value):
-            from remoteio import _stores  # the first text that looks like a URL brings fsspec in
+            from remoteio import _stores  # loaded at the first entry; not with the package, which stays light
 
             url = _stores.parse(value, settings)
             if url is not None:

@@ -356,11 +356,14 @@ class Spool(RawFile):
         try:
             if self._old is None:
                 self._send(exclusive=self._exclusive)
-            elif not self._shared and self._old_size == self._old_total:
+            elif self._append and not self._shared and self._old_size == self._old_total:
                 self._publish_appended()
             else:
                 self._refuse_changed(self._old)
-                self._send()
+                if self._base:  # only added to: the old bytes need not come here
+                    self._append_once()
+                else:
+                    self._send()
         finally:
             self._go(position)
 

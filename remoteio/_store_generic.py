@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
-from remoteio import _store_errors
 from remoteio._store import Info
 from remoteio._store_objects import ObjectStore
 
@@ -58,8 +57,9 @@ class GenericStore(ObjectStore):
             return self.run(key, lambda: work(*args, **kwargs))
         try:
             return getattr(fs, name)(*args, **kwargs)
-        except Exception as error:  # each library has its own classes; all become OSErrors
-            raise _store_errors.translate(error, self.url_of(key), self.secrets) from error
+        except Exception as error:  # noqa: BLE001 - each library has its own classes; all become OSErrors
+            raised = self.translated(key, error)
+        raise raised
 
     # ---- questions
 

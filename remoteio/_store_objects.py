@@ -276,4 +276,5 @@ def _length(start: int, stop: int | None, info: Info | None) -> int | None:
 
 
 def _holds(error: BaseException, secrets: tuple[str, ...]) -> bool:
-    return any(secret in str(link) for link in _store_errors.chain(error) for secret in secrets)
+    said = [str(link) for link in _store_errors.chain(error)]
+    return any(_store_errors.scrub(text, secrets) != text for text in said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -76,6 +77,13 @@ def still_inside() -> list[str]:
     return sorted(thread.name for thread in threading.enumerate() if _MARK in thread.__dict__ and thread.ident != own)
 
 
+@functools.cache
+def _load_answers() -> None:
+    """Import what answers for URLs before another thread does: a fork in the middle of that would hang the child."""
+    for name in ("fsspec.registry", "remoteio._stores", "remoteio._files", "remoteio._tree", "remoteio._glob"):
+        importlib.import_module(name)
+
+
 def _hook_start(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def start(self: Any) -> None:
@@ -83,6 +91,7 @@ def _hook_start(original: Callable[..., None]) -> Callable[..., None]:
             entries = self.__dict__[_stack.BIRTHMARK] = _stack.inheritable()
             if entries:
                 self.__dict__[_MARK] = True
+                _load_answers()
         return original(self)
 
     del start.__wrapped__

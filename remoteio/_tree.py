@@ -9,6 +9,7 @@ Source: the documentation of ``os``, ``os.path`` and ``shutil``, and a local Lin
 from __future__ import annotations
 
 import errno
+import operator
 from dataclasses import replace
 
 from remoteio import _lookup, _vanished
@@ -102,6 +103,7 @@ def makedirs(name: Url, mode: int = 0o777, exist_ok: bool = False, *, settings: 
         NotADirectoryError: A file is in the way.
         FileNotFoundError: The bucket is missing.
     """
+    operator.index(mode)  # what is no number is refused before anything is made
     location = resolve(name, settings)
     if location.store.is_prefix(location.key):
         if not exist_ok:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -404,3 +405,25 @@ def test_a_child_that_writes_on_is_told(tmp_path: Path) -> None:
     left, said = after(body, tmp_path)
     assert left == "parent\n"
     assert "open the file again in this one" in said
+
+
+def test_a_block_left_by_raising_again_what_was_handled_keeps_the_old_file(memory_place: Place) -> None:
+    memory_place.put("a.zip", b"old")
+    with memory_place.scope(), pytest.raises(KeyError):
+        try:
+            raise KeyError
+        except KeyError:
+            with zipfile.ZipFile(memory_place.url("a.zip"), "w") as archive:
+                archive.writestr("a", "b")
+                raise
+    assert memory_place.read("a.zip") == b"old"
+
+
+def test_a_block_inside_an_except_that_ends_well_is_published(memory_place: Place) -> None:
+    with memory_place.scope():
+        try:
+            raise KeyError
+        except KeyError:
+            with zipfile.ZipFile(memory_place.url("a.zip"), "w") as archive:
+                archive.writestr("a", "b")
+    assert memory_place.read("a.zip").startswith(b"PK")

@@ -352,3 +352,19 @@ def test_a_handle_outlives_its_scope(memory_place: Place) -> None:
     file.write("late")
     file.close()
     assert memory_place.read("f") == b"late"
+
+
+@pytest.mark.parametrize("place", ["memory_place", "s3_place"])
+def test_what_was_added_in_update_mode_is_not_put_behind_somebody_elses_file(
+    place: str, request: pytest.FixtureRequest
+) -> None:
+    where: Place = request.getfixturevalue(place)
+    where.put("f", b"one")
+    with where.scope():
+        file = open(where.url("f"), "r+")
+        file.read()
+        file.write("two")
+        where.put("f", b"other")
+        with pytest.raises(ObjectChangedError):
+            file.close()
+    assert where.read("f") == b"other"
