@@ -134,17 +134,25 @@ class ObstoreEngine:
             wanted["range"] = (start, stop)
         if info.version:
             wanted["if_match"] = info.version
+        begun = False
+
+        def begin(data: Buffer) -> None:
+            nonlocal begun
+            begun = True
+            write(data)
+
         try:
             if stop - start <= PIECE:
                 answer = await obstore.get_async(bucket.down, split(key)[1], options=wanted)
                 self._check(key, answer, start, info)
                 body = await answer.bytes_async()
             else:
-                await _in_thread(lambda: self._copy(key, bucket, wanted, start, info, write))
+                await _in_thread(lambda: self._copy(key, bucket, wanted, start, info, begin))
                 return
         except Exception as error:  # noqa: BLE001 - told apart there
             said = self._said(key, bucket, error)
-            if not self._is_misled(key, said):
+            # What broke in the middle is resumed at its byte; the other engine would begin anew.
+            if begun or not self._is_misled(key, said):
                 raise said from None
         else:
             write(body)
