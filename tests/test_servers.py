@@ -63,7 +63,7 @@ def test_the_proxy_caps_each_connection(proxy: servers.Proxy, proxy_place: Place
     proxy.cap(1_000_000)
     start = time.monotonic()
     proxy_place.read("big")
-    assert 0.3 < time.monotonic() - start < 3
+    assert 0.3 < time.monotonic() - start < 15
 
 
 def test_a_server_leaves_nothing_behind(tmp_path: object) -> None:
