@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import locale
 import os
 import stat
 import sys
@@ -189,6 +190,10 @@ def _layer(
     if encoding is None and sys.flags.warn_default_encoding:
         # The built-in's own warning would name the line below.
         warnings.warn("'encoding' argument not specified", EncodingWarning, stacklevel)
+    if encoding in (None, "locale") and sys.version_info < (3, 11):
+        # Python 3.10 would ask for the file's descriptor, to see whether it is a terminal.
+        encoding = locale.getpreferredencoding(False)
+    elif encoding is None and sys.flags.warn_default_encoding:
         encoding = "utf-8" if sys.flags.utf8_mode else "locale"
     cls = _handles.SpoolText if isinstance(raw, Spool) else io.TextIOWrapper
     text = cls(buffer, encoding, errors, newline, lines)
