@@ -74,13 +74,6 @@ class GCSStore(RangedStore):
             if not token:
                 return
 
-    def _require_bucket(self, key: str) -> None:
-        bucket = split(key)[0]
-        try:
-            next(iter(self._list(f"{bucket}/", "", limit=1)), None)
-        except PermissionError:  # may write without the right to list: the write itself will tell
-            return
-
     # ---- bytes
 
     async def read_async(self, key: str, start: int, stop: int | None, info: Info | None) -> bytes:

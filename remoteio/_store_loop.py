@@ -52,15 +52,6 @@ def _is_unreachable(verdict: _store_errors.Verdict) -> bool:
     return verdict.number in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ETIMEDOUT)
 
 
-def submit(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]]) -> concurrent.futures.Future[T]:
-    """Start a coroutine, with retries, on a loop that runs in another thread."""
-
-    async def work() -> T:
-        return await retried(make)
-
-    return asyncio.run_coroutine_threadsafe(work(), loop)
-
-
 def run(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], *, retry: bool = True) -> T:
     """Run a coroutine on a loop in another thread and wait; Ctrl-C and the like cancel it.
 

@@ -245,6 +245,13 @@ class RangedStore(ObjectStore):
     async def read_async(self, key: str, start: int, stop: int | None, info: Info | None) -> bytes:
         """One GET of a range, which fails where the object is no longer the one described."""
 
+    def _require_bucket(self, key: str) -> None:
+        bucket = split(key)[0]
+        try:
+            next(iter(self._list(f"{bucket}/", "", limit=1)), None)
+        except PermissionError:  # may write without the right to list: the write itself will tell
+            return
+
     def read(self, key: str, start: int = 0, stop: int | None = None, *, info: Info | None = None) -> bytes:
         wanted = _length(start, stop, info)
         if wanted == 0:

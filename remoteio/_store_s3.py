@@ -87,13 +87,6 @@ class S3Store(RangedStore):
         for bucket in answer.get("Buckets") or ():
             yield Info(str(bucket["Name"]), 0, True)
 
-    def _require_bucket(self, key: str) -> None:
-        bucket = split(key)[0]
-        try:
-            next(iter(self._list(f"{bucket}/", "", limit=1)), None)
-        except PermissionError:  # may write without the right to list: the write itself will tell
-            return
-
     # ---- bytes
 
     async def read_async(self, key: str, start: int, stop: int | None, info: Info | None) -> bytes:
