@@ -37,24 +37,32 @@ class _Block:
             own[:] = [other for other in own if other is not entry]
             raise
 
-    def _leave(self) -> None:
-        own = _stack.here.own
-        for position in range(len(own) - 1, -1, -1):
-            if own[position].block is self:
-                entry = own[position]
-                try:
-                    _entries.close_entry(entry)
-                except BaseException:  # Ctrl-C in the middle: what was begun is finished, then it is passed on
-                    _entries.close_entry(entry)
-                    raise
-                finally:
-                    own[:] = [other for other in own if other is not entry]
-                _entries.look_back(entry, stacklevel=3)
-                return
+    def __exit__(self, *exc_info: object) -> None:
+        entry = None
+        try:
+            entry = self._innermost()
+            self._take_back(entry)
+        except ScopeError:
+            raise
+        except BaseException:  # Ctrl-C in the middle: what was begun is finished, then it is passed on
+            self._take_back(entry or self._innermost())
+            raise
+        _entries.look_back(entry, stacklevel=2)
+
+    def _innermost(self) -> Entry:
+        """The entry that this thread would leave next."""
+        for entry in reversed(_stack.here.own):
+            if entry.block is self:
+                return entry
         raise ScopeError(f"{self!r} is left by a thread that has not entered it, or was left already")
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._leave()
+    @staticmethod
+    def _take_back(entry: Entry) -> None:
+        try:
+            _entries.close_entry(entry)
+        finally:
+            own = _stack.here.own
+            own[:] = [other for other in own if other is not entry]
 
     def __call__(self, fn: Function) -> Function:
         """Decorate a function or coroutine function: every call is in the block.
@@ -73,7 +81,7 @@ class _Block:
             try:
                 return fn(*args, **kwargs)
             finally:
-                self._leave()
+                self.__exit__(None, None, None)
 
         return run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import linecache
 import os
 import pickle
 import random
@@ -391,17 +392,28 @@ def at_line(number: int, act: Callable[[], None]) -> Callable[..., Any]:
     acting = False
 
     def trace(frame: types.FrameType, event: str, arg: object) -> Callable[..., Any] | None:
-        nonlocal lines, acting
-        if acting or not frame.f_code.co_filename.startswith(package):
-            return None
-        if frame.f_code.co_name in ("__enter__", "__exit__"):
-            return None  # between a with statement and their first step nobody can promise anything
-        if event == "line":
+        last = 0
+
+        def trace_lines(frame: types.FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+            nonlocal lines, acting, last
+            if acting or event != "line":
+                return None if acting else trace_lines
+            back, last = frame.f_lineno < last, frame.f_lineno
+            # Python looks for signals after a call and at a jump back, never between the last step of a with block
+            # and its end: an exception there, which only a trace function can raise, would leave a lock taken.
+            if back and linecache.getline(frame.f_code.co_filename, last).lstrip().startswith("with "):
+                return trace_lines
             lines += 1
             if lines == number:
                 acting = True
                 act()
-        return trace
+            return trace_lines
+
+        if acting or not frame.f_code.co_filename.startswith(package):
+            return None
+        if frame.f_code.co_name in ("__enter__", "__exit__"):
+            return None  # between a with statement and their first step nobody can promise anything
+        return trace_lines
 
     return trace
 
@@ -469,6 +481,26 @@ class TestInterruptions:
         assert not _entries.open_entries()
         with remoteio.remote_io():
             assert is_inside()
+
+    def test_interrupt_at_each_line_of_leaving_a_nested_scope(self) -> None:
+        def act() -> None:
+            raise KeyboardInterrupt
+
+        interrupted = True
+        moment = 0
+        with remoteio.remote_io() as outer:
+            before = _stack.here.own[:]
+            while interrupted:
+                moment += 1
+                interrupted = False
+                outer.__enter__()
+                try:
+                    traced(at_line(moment, act), lambda: outer.__exit__(None, None, None))
+                except KeyboardInterrupt:
+                    interrupted = True
+                assert _stack.here.own == before, moment
+                assert _entries.open_entries() == frozenset(before), moment
+        assert moment > 20
 
 
 class TestWorker:
