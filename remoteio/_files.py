@@ -77,7 +77,7 @@ def open(
     found = _probe.before_writing(location, mode) if writes else None
     # The handle is built in a call of its own, after everything that can fail: an exception on the way here
     # may have left a reference cycle behind, which must not hold on to the handle.
-    raw = _open_spool(location, mode, found, settings) if writes else _open_reader(location)
+    raw = _open_spool(location, mode, found, settings) if writes else _open_reader(location, settings)
     try:
         return _layer(raw, mode, buffering, encoding, errors, newline, stacklevel + 1)
     except BaseException:
@@ -108,14 +108,16 @@ def _check_arguments(mode: Any, buffering: Any, encoding: Any, errors: Any, newl
 # ---- the raw layer
 
 
-def _open_reader(location: Location) -> io.RawIOBase:
+def _open_reader(location: Location, settings: Settings) -> io.RawIOBase:
     name = _name(location.url)
     if location.url.is_local:
         return _open_local(location, name)
     info = _lookup.file(location)
-    if info.size is None or not location.store.can_range:
-        return StreamedReader(location, name)
-    return RangedReader(location, info, name)
+    streamed = info.size is None or not location.store.can_range
+    reader = StreamedReader(location, name) if streamed else RangedReader(location, info, name)
+    # numpy reads through the descriptor, and libraries of its kind are that table's.
+    reader.gives_descriptor = "torch" in settings.also
+    return reader
 
 
 def _open_local(location: Location, name: Any) -> io.RawIOBase:

@@ -16,7 +16,7 @@ import tempfile
 from collections import deque
 from typing import Any, BinaryIO
 
-from remoteio import _counters, _transfer
+from remoteio import _counters, _local_copy, _transfer
 from remoteio._raw import RawFile, readable_view, seek_target, writable_view
 from remoteio._store import Info
 from remoteio._stores import Location
@@ -39,14 +39,18 @@ class RawReader(RawFile):
     Attributes:
         unbuffered: Whether it is used as it is, by code that expects as many bytes from one
             read as a local disk gives: all it asked for.
+        gives_descriptor: Whether ``fileno`` fetches the whole file and gives a descriptor of
+            that copy, instead of refusing.
     """
 
     unbuffered = False
+    gives_descriptor = False
 
     def __init__(self, location: Location, name: Any) -> None:
         super().__init__(location, name, "rb")
         self._position = 0
         self._fetched = 0
+        self._local: io.FileIO | None = None  # the whole file, once somebody was given its descriptor
 
     # ---- what a subclass fills in
 
@@ -56,6 +60,14 @@ class RawReader(RawFile):
 
     def _read_into(self, view: memoryview) -> int:
         """Fill some of a non-empty view from the position on; 0 at the end."""
+        raise NotImplementedError
+
+    def _read_rest(self) -> bytes:
+        """Everything from the position on; the position is moved."""
+        return io.RawIOBase.readall(self)
+
+    def _fetch_local(self) -> io.FileIO:
+        """The whole file as a local one."""
         raise NotImplementedError
 
     def _drop(self) -> None:
@@ -73,20 +85,30 @@ class RawReader(RawFile):
 
     def fileno(self) -> int:
         self._check_open()
-        error = NoDescriptorError(
-            f"a remote file has no file descriptor: {self._location.url.shown};"
-            " remoteio.staged_local(...) gives a local file that has one"
-        )
-        error.errno = errno.ENOTSUP
-        raise error
+        if not self.gives_descriptor:
+            error = NoDescriptorError(
+                f"a remote file has no file descriptor: {self._location.url.shown};"
+                " remoteio.staged_local(...) gives a local file that has one"
+            )
+            error.errno = errno.ENOTSUP
+            raise error
+        with self._guard():
+            if self._local is None:
+                file = self._fetch_local()
+                file.seek(self._position)
+                self._drop()
+                self._local = file
+            return self._local.fileno()
 
     def tell(self) -> int:
         self._check_open()
-        return self._position
+        return self._position if self._local is None else self._local.tell()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         self._check_open()
         with self._guard():
+            if self._local is not None:
+                return self._local.seek(offset, whence)
             end = self._end() if whence not in (os.SEEK_SET, os.SEEK_CUR) else 0
             self._position = seek_target(offset, whence, self._position, end)
             return self._position
@@ -105,12 +127,18 @@ class RawReader(RawFile):
         view = writable_view(buffer)
         count = 0
         with self._guard():
+            if self._local is not None:
+                return self._local.readinto(view) or 0
             while count < len(view) and (got := self._read_into(view[count:])):
                 self._position += got
                 count += got
                 if not self.unbuffered:
                     break  # the layer above asks again where it needs more
             return count
+
+    def _read_all(self) -> bytes:
+        with self._guard():
+            return self._read_rest() if self._local is None else self._local.readall()
 
     def close(self) -> None:
         if self.closed:
@@ -122,6 +150,8 @@ class RawReader(RawFile):
             self._dealloc_warn(self)
         try:
             self._drop()
+            if self._local is not None:
+                self._local.close()
             if self._fetched:
                 _counters.count("open", self._location.url.scheme, bytes_read=self._fetched)
         finally:
@@ -159,27 +189,31 @@ class RangedReader(RawReader):
         view[:count] = self._block[inside : inside + count]
         return count
 
-    def _read_all(self) -> bytes:
-        """Everything from the position on, in one allocation, fetched by parallel ranges."""
-        with self._guard():
-            left = self._size - self._position
-            if left <= 0:
-                return b""
-            if left <= FIRST_BLOCK or (left <= WHOLE_BELOW and not self._ahead):
-                inside = self._position - self._block_start
-                if inside < 0 or inside + left > len(self._block):
-                    self._forget()
-                    self._keep(self._position, self._fetch(self._position, self._size))
-                    inside = 0
-                data = bytes(self._block[inside : inside + left])
-            else:
-                # A BytesIO owns its bytes alone, so it lets them be written in place and then gives them away.
-                holder = io.BytesIO(bytes(left))
-                with holder.getbuffer() as view:
-                    self._fill(view, self._position)
-                data = holder.getvalue()
-            self._position += left
-            return data
+    def _read_rest(self) -> bytes:
+        # In one allocation, fetched by parallel ranges.
+        left = self._size - self._position
+        if left <= 0:
+            return b""
+        if left <= FIRST_BLOCK or (left <= WHOLE_BELOW and not self._ahead):
+            inside = self._position - self._block_start
+            if inside < 0 or inside + left > len(self._block):
+                self._forget()
+                self._keep(self._position, self._fetch(self._position, self._size))
+                inside = 0
+            data = bytes(self._block[inside : inside + left])
+        else:
+            # A BytesIO owns its bytes alone, so it lets them be written in place and then gives them away.
+            holder = io.BytesIO(bytes(left))
+            with holder.getbuffer() as view:
+                self._fill(view, self._position)
+            data = holder.getvalue()
+        self._position += left
+        return data
+
+    def _fetch_local(self) -> io.FileIO:
+        file = _local_copy.fetch(self._location, self._info)
+        self._fetched += self._size
+        return file
 
     # ---- blocks
 
@@ -297,6 +331,16 @@ class StreamedReader(RawReader):
         data = self._kept.read(count)
         view[: len(data)] = data
         return len(data)
+
+    def _fetch_local(self) -> io.FileIO:
+        self._end()
+        file = _local_copy.temporary()
+        try:
+            _local_copy.copy_rest(self._kept, 0, file)
+        except BaseException:
+            file.close()
+            raise
+        return file
 
     def _pull(self) -> None:
         assert self._stream is not None

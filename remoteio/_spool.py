@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
-from remoteio import _at_exit, _counters, _publish, _transfer
+from remoteio import _at_exit, _counters, _local_copy, _publish, _transfer
 from remoteio._publish import Ending
 from remoteio._raw import RawFile, readable_view, seek_target, writable_view
 from remoteio._settings import Settings
@@ -28,7 +28,6 @@ from remoteio.errors import ObjectChangedError
 MIB = 2**20
 
 MEMORY_LIMIT = 8 * MIB
-COPY_CHUNK = MIB
 SERVER_APPEND_FROM = 8 * MIB  # below this, fetching and sending again is as quick as a copy on the server
 APPEND_TRIES = 5
 
@@ -109,7 +108,7 @@ class Spool(RawFile):
                 self._old_size = 0  # from here on nobody knows what was changed
                 self._dirty = True
                 if self._append:
-                    _set_append(file.fileno())
+                    _local_copy.set_append(file.fileno())
                 file.seek(self._position)
             return file.fileno()
 
@@ -231,10 +230,10 @@ class Spool(RawFile):
         """Have the body in a temporary file."""
         if isinstance(self._body, io.FileIO):
             return self._body
-        file = _temporary()
+        file = _local_copy.temporary()
         try:
             # By chunks: a view of the whole body in the traceback of a full disk would keep the body from closing.
-            _copy_rest(self._body, 0, file)
+            _local_copy.copy_rest(self._body, 0, file)
         except BaseException:
             file.close()
             raise
@@ -248,7 +247,7 @@ class Spool(RawFile):
         whole = self._fetch_all(self._old, more=self._size() - self._base)
         try:
             whole.seek(0, os.SEEK_END)
-            _copy_rest(self._body, 0, whole)
+            _local_copy.copy_rest(self._body, 0, whole)
         except BaseException:
             whole.close()
             raise
@@ -260,16 +259,7 @@ class Spool(RawFile):
             data = _transfer.read_range(self._location, info, 0, info.size) if info.size else b""
             self._count(read=len(data))
             return io.BytesIO(data)
-        file = _temporary()
-        try:
-            # Buffered, because a raw file may write less than it was given.
-            target = io.BufferedRandom(file)
-            _transfer.fetch_into(self._location, info, cast(BinaryIO, target))
-            target.flush()
-            target.detach()
-        except BaseException:
-            file.close()
-            raise
+        file = _local_copy.fetch(self._location, info)
         self._count(read=os.fstat(file.fileno()).st_size)
         return file
 
@@ -398,9 +388,9 @@ class Spool(RawFile):
     def _rebase(self, now: Info | None) -> None:
         """Let what was added stand behind another version of the object."""
         if self._base < self._old_size:
-            added = _temporary()
+            added = _local_copy.temporary()
             try:
-                _copy_rest(self._body, self._old_size - self._base, added)
+                _local_copy.copy_rest(self._body, self._old_size - self._base, added)
             except BaseException:
                 added.close()
                 raise
@@ -470,27 +460,6 @@ def _raw_mode(mode: str) -> str:
     """How a local raw file tells the mode that it was opened with."""
     letter = "r" if "+" in mode and "w" in mode else mode.strip("+bt")
     return f"{letter}b+" if "+" in mode else f"{letter}b"
-
-
-def _temporary() -> io.FileIO:
-    """A nameless temporary file."""
-    return tempfile.TemporaryFile(buffering=0, prefix="remoteio-")
-
-
-def _copy_rest(source: io.BytesIO | io.FileIO, start: int, target: io.BytesIO | io.FileIO) -> None:
-    """Write what a body holds from a place on at another's position."""
-    source.seek(start)
-    while chunk := source.read(COPY_CHUNK):
-        while chunk:
-            chunk = chunk[target.write(chunk) or 0 :]
-
-
-def _set_append(descriptor: int) -> None:
-    """Have the system itself put every write through this descriptor at the end."""
-    import fcntl
-
-    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
-    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
 
 
 def _same(one: Info, other: Info) -> bool:

@@ -21,6 +21,9 @@ from typing import Any
 
 import pytest
 
+import remoteio
+from remoteio import _counters
+from remoteio._reader import StreamedReader
 from remoteio.errors import NoDescriptorError
 from tests import file_programs
 from tests.conftest import Place
@@ -174,6 +177,44 @@ def test_a_reader_refuses_its_descriptor_and_names_the_way_out(memory_place: Pla
             file.fileno()
         with pytest.raises(io.UnsupportedOperation):
             file.fileno()
+
+
+@pytest.mark.parametrize("ranged", [True, False])
+def test_a_reader_under_the_torch_table_has_a_descriptor_and_both_share_the_position(
+    ranged: bool, memory_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(3 * 2**20)
+    url = memory_place.put("f", data)
+    with remoteio.remote_io(also="torch"), open(url, "rb", 0) as file:
+        if not ranged:
+            file.close()
+            location = file._location  # type: ignore[attr-defined]
+            file = StreamedReader(location, url)  # type: ignore[assignment]
+            file.gives_descriptor = True  # type: ignore[attr-defined]
+        assert file.read(10) == data[:10]
+        file.seek(2**20)
+        descriptor = file.fileno()
+        assert descriptor == file.fileno()
+        assert os.fstat(descriptor).st_size == len(data)
+        assert os.read(descriptor, 100) == data[2**20 : 2**20 + 100]
+        assert file.tell() == 2**20 + 100
+        assert file.read(5) == data[2**20 + 100 : 2**20 + 105]
+        assert file.seek(-7, os.SEEK_END) == len(data) - 7
+        assert file.read() == data[-7:]
+        assert file.read() == b""
+        file.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def test_a_descriptor_for_reading_costs_no_bytes_before_it_is_asked_for(memory_place: Place) -> None:
+    url = memory_place.put("f", b"x" * 3 * 2**20)
+    with remoteio.remote_io(also="torch"):
+        before = _counters.snapshot().get(("open", "memory"), _counters.Counts()).bytes_read
+        with open(url, "rb") as file:
+            file.read(1)
+        read = _counters.snapshot()["open", "memory"].bytes_read - before
+    assert 0 < read < 2**20
 
 
 def test_a_file_url_has_a_descriptor_for_reading(file_place: Place) -> None:

@@ -69,6 +69,17 @@ def numpy_tofile(place: Place, folder: Path) -> None:
         assert np.array_equal(np.fromfile(file, dtype=int), np.arange(5))
 
 
+@row("numpy", 'fromfile and memmap on "rb"', "torch")
+def numpy_fromfile(place: Place, folder: Path) -> None:
+    place.put("a.bin", np.arange(500_000).tobytes())
+    with open(place.url("a.bin"), "rb") as file:
+        file.seek(8)
+        assert np.array_equal(np.fromfile(file, dtype=np.int64, count=3), [1, 2, 3])
+        assert np.array_equal(np.fromfile(file, dtype=np.int64), np.arange(4, 500_000))
+        mapped = np.memmap(file, dtype=np.int64, mode="r")
+    assert np.array_equal(mapped, np.arange(500_000))
+
+
 @row("numpy", 'memmap on "r+b"')
 def numpy_memmap(place: Place, folder: Path) -> None:
     place.put("a.bin", np.arange(5).tobytes())
@@ -179,6 +190,115 @@ def lightning_trainer(place: Place, folder: Path) -> None:
     Trainer(max_epochs=1, default_root_dir=place.url("run"), **options).fit(Module(), data)
     (name,) = [name for name in place.files() if name.endswith(".ckpt")]
     Trainer(max_epochs=2, default_root_dir=place.url("run"), **options).fit(Module(), data, ckpt_path=place.url(name))
+
+
+# ---- with also="torch"
+
+
+def state_dict() -> dict[str, Any]:
+    torch = importlib.import_module("torch")
+    return {"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(300_000)}
+
+
+def equal_dicts(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    torch = importlib.import_module("torch")
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@row("torch", "save, load; mmap=True and the legacy format too", "torch")
+def torch_save(place: Place, folder: Path) -> None:
+    import torch
+
+    torch.save(state_dict(), place.url("a.pt"))
+    torch.save(state_dict(), folder / "a.pt")
+    assert place.read("a.pt") == (folder / "a.pt").read_bytes()
+    for keywords in ({}, {"mmap": True}, {"weights_only": False}, {"map_location": "cpu"}):
+        assert equal_dicts(torch.load(place.url("a.pt"), **keywords), state_dict())
+    torch.save(state_dict(), place.url("b.pt"), _use_new_zipfile_serialization=False)
+    assert equal_dicts(torch.load(place.url("b.pt")), state_dict())
+
+
+@row("torch", "jit.save, jit.load, ScriptModule.save, with _extra_files", "torch")
+def torch_jit(place: Place, folder: Path) -> None:
+    import torch
+
+    module = torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    torch.jit.save(module, place.url("a.pt"), _extra_files={"note": b"x"})
+    module.save(place.url("b.pt"))
+    extra = {"note": ""}
+    for url in (place.url("a.pt"), place.url("b.pt")):
+        loaded = torch.jit.load(url, _extra_files=extra if url.endswith("a.pt") else None)
+        assert torch.equal(loaded(torch.ones(1, 2)), module(torch.ones(1, 2)))
+    assert extra == {"note": b"x"}
+
+
+@row("torch", "export.save, export.load", "torch")
+def torch_export(place: Place, folder: Path) -> None:
+    import torch
+
+    x = torch.ones(1, 2)
+    model = torch.nn.Linear(2, 2)
+    torch.export.save(torch.export.export(model, (x,)), place.url("a.pt2"))
+    assert torch.equal(torch.export.load(place.url("a.pt2")).module()(x), model(x))
+
+
+@row("torch", "package.PackageExporter, package.PackageImporter", "torch")
+def torch_package(place: Place, folder: Path) -> None:
+    from torch.package import PackageExporter, PackageImporter
+
+    for target in (place.url("a.pt"), str(folder / "a.pt")):
+        with PackageExporter(target) as exporter:
+            exporter.save_source_string("model", "def answer():\n    return 42\n")
+            exporter.save_text("notes", "a.txt", "x")
+            exporter.save_pickle("data", "a.pkl", [1, 2])
+    assert place.read("a.pt") == (folder / "a.pt").read_bytes()
+    importer = PackageImporter(place.url("a.pt"))
+    assert importer.import_module("model").answer() == 42
+    assert importer.load_text("notes", "a.txt") == "x"
+    assert importer.load_pickle("data", "a.pkl") == [1, 2]
+
+
+@row("safetensors", "torch.save_file, torch.load_file", "torch")
+def safetensors_file(place: Place, folder: Path) -> None:
+    from safetensors import torch as st
+
+    st.save_file(state_dict(), place.url("a.safetensors"), {"made": "here"})
+    st.save_file(state_dict(), folder / "a.safetensors", {"made": "here"})
+    assert place.read("a.safetensors") == (folder / "a.safetensors").read_bytes()
+    assert equal_dicts(st.load_file(place.url("a.safetensors")), state_dict())
+
+
+@row("safetensors", "torch.save_model, torch.load_model", "torch")
+def safetensors_model(place: Place, folder: Path) -> None:
+    import torch
+    from safetensors import torch as st
+
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    st.save_model(model, place.url("a.safetensors"))
+    assert st.load_model(other, place.url("a.safetensors")) == (set(), [])
+    assert equal_dicts(model.state_dict(), other.state_dict())
+
+
+@row("safetensors", "numpy.save_file, numpy.load_file", "torch")
+def safetensors_numpy(place: Place, folder: Path) -> None:
+    from safetensors import numpy as st
+
+    st.save_file({"w": np.arange(6.0)}, place.url("a.safetensors"))
+    assert np.array_equal(st.load_file(place.url("a.safetensors"))["w"], np.arange(6.0))
+
+
+@row("safetensors", "safe_open: keys, metadata, get_tensor, get_slice, offset_keys", "torch")
+def safetensors_open(place: Place, folder: Path) -> None:
+    import torch
+    from safetensors import safe_open
+    from safetensors import torch as st
+
+    st.save_file(state_dict(), place.url("a.safetensors"), {"made": "here"})
+    with safe_open(place.url("a.safetensors"), "pt") as file:
+        assert sorted(file.keys()) == sorted(file.offset_keys()) == ["b", "w"]
+        assert file.metadata() == {"made": "here"}
+        assert torch.equal(file.get_tensor("w"), state_dict()["w"])
+        assert torch.equal(file.get_slice("b")[10:12], torch.ones(2))
 
 
 # ---- with also="all"
@@ -301,7 +421,7 @@ def tokenizers_file(place: Place, folder: Path) -> None:
 
 NEEDS = {"numpy": (), "tensorboard": ("torch", "tensorboard"), "transformers": ("transformers", "accelerate"),
          "accelerate": ("accelerate",), "torch.distributed.checkpoint": ("torch",), "pillow": ("PIL",),
-         "pandas": ("pandas", "pyarrow"), "tokenizers": ("transformers",)}  # fmt: skip
+         "safetensors": ("torch", "safetensors"), "pandas": ("pandas", "pyarrow"), "tokenizers": ("transformers",)}  # fmt: skip
 
 
 @pytest.mark.parametrize(("library", "call", "also", "function"), ROWS, ids=[each[3].__name__ for each in ROWS])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from remoteio import _spool, remote_io
+from remoteio import _local_copy, _spool, remote_io
 from remoteio.errors import ObjectChangedError
 from tests.conftest import Place
 from tests.proxy import Proxy
@@ -137,7 +137,7 @@ def test_a_full_disk_under_the_spool_publishes_nothing(
 ) -> None:
     url = memory_place.put("f", b"old")
     monkeypatch.setattr(_spool, "MEMORY_LIMIT", 0)
-    monkeypatch.setattr(_spool, "_temporary", lambda: io.FileIO("/dev/full", "r+"))
+    monkeypatch.setattr(_local_copy, "temporary", lambda: io.FileIO("/dev/full", "r+"))
     with memory_place.scope(), pytest.raises(OSError, match="No space left"), open(url, "wb", 0) as file:
         if caught:  # whoever goes on after it is told at the end
             with contextlib.suppress(OSError):
@@ -157,7 +157,7 @@ def test_a_flush_that_fails_in_close_publishes_nothing(
         file: Any = open(url, mode)
         file.write(b"new" if "b" in mode else "new")
         monkeypatch.setattr(_spool, "MEMORY_LIMIT", 0)
-        monkeypatch.setattr(_spool, "_temporary", lambda: io.FileIO("/dev/full", "r+"))
+        monkeypatch.setattr(_local_copy, "temporary", lambda: io.FileIO("/dev/full", "r+"))
         with pytest.raises(OSError, match="No space left"):
             file.close()
         assert file.closed
