@@ -419,9 +419,17 @@ def tokenizers_file(place: Place, folder: Path) -> None:
     assert Tokenizer.from_file(place.url("t.json")).to_str() == raw.to_str()
 
 
-NEEDS = {"numpy": (), "tensorboard": ("torch", "tensorboard"), "transformers": ("transformers", "accelerate"),
-         "accelerate": ("accelerate",), "torch.distributed.checkpoint": ("torch",), "pillow": ("PIL",),
-         "safetensors": ("torch", "safetensors"), "pandas": ("pandas", "pyarrow"), "tokenizers": ("transformers",)}  # fmt: skip
+NEEDS = {
+    "accelerate": ("accelerate",),
+    "numpy": (),
+    "pandas": ("pandas", "pyarrow"),
+    "pillow": ("PIL",),
+    "safetensors": ("torch", "safetensors"),
+    "tensorboard": ("torch", "tensorboard"),
+    "tokenizers": ("transformers",),
+    "torch.distributed.checkpoint": ("torch",),
+    "transformers": ("transformers", "accelerate"),
+}
 
 
 @pytest.mark.parametrize(("library", "call", "also", "function"), ROWS, ids=[each[3].__name__ for each in ROWS])
