@@ -81,7 +81,7 @@ def load_file(filename: Url, device: Any = "cpu", *, framework: str = "pt", sett
 
 def serialize_file(tensor_dict: Any, filename: Url, metadata: Any = None, *, settings: Settings) -> None:
     """``safetensors.serialize_file``, below every ``save_file``: one publication."""
-    with _adapt.outgoing(filename, settings, "safetensors.serialize_file") as path:
+    with _adapt.outgoing(filename, settings, "safetensors.serialize_file", safetensors.SafetensorError) as path:
         safetensors.serialize_file(tensor_dict, path, metadata=metadata)
 
 

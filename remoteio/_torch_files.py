@@ -35,7 +35,7 @@ SMALL = 2**20  # bytes up to which a file is fetched in one request
 
 def save(obj: object, f: Url, *args: Any, settings: Settings, **kwargs: Any) -> None:
     """``torch.save``."""
-    with _adapt.outgoing(f, settings, "torch.save") as path:
+    with _adapt.outgoing(f, settings, "torch.save", RuntimeError) as path:
         torch.save(obj, path, *args, **kwargs)
 
 
@@ -96,25 +96,25 @@ def _reader(f: Url, settings: Settings) -> Any:
 
 def jit_save(m: Any, f: Url, *args: Any, settings: Settings, **kwargs: Any) -> None:
     """``torch.jit.save``."""
-    with _adapt.outgoing(f, settings, "torch.jit.save") as path:
+    with _adapt.outgoing(f, settings, "torch.jit.save", RuntimeError) as path:
         torch.jit.save(m, path, *args, **kwargs)
 
 
 def jit_load(f: Url, *args: Any, settings: Settings, **kwargs: Any) -> Any:
     """``torch.jit.load``."""
-    with _adapt.incoming(f, settings, "torch.jit.load") as path:
+    with _adapt.incoming(f, settings, "torch.jit.load", ValueError) as path:
         return torch.jit.load(path, *args, **kwargs)
 
 
 def script_module_save(self: Any, f: Url, *args: Any, settings: Settings, **kwargs: Any) -> Any:
     """``ScriptModule.save`` and ``ScriptFunction.save``."""
-    with _adapt.outgoing(f, settings, "torch.jit.ScriptModule.save") as path:
+    with _adapt.outgoing(f, settings, "torch.jit.ScriptModule.save", RuntimeError) as path:
         return self.save(path, *args, **kwargs)
 
 
 def export_save(ep: Any, f: Url, *args: Any, settings: Settings, **kwargs: Any) -> None:
     """``torch.export.save``."""
-    with _adapt.outgoing(f, settings, "torch.export.save") as path:
+    with _adapt.outgoing(f, settings, "torch.export.save", RuntimeError) as path:
         torch.export.save(ep, path, *args, **kwargs)
 
 
@@ -128,7 +128,7 @@ def package_aoti(archive_file: Url, *args: Any, settings: Settings, **kwargs: An
     """``torch._inductor.package.package_aoti``, and with it ``aoti_compile_and_package``."""
     from torch._inductor.package import package
 
-    with _adapt.outgoing(archive_file, settings, "torch._inductor.package.package_aoti") as path:
+    with _adapt.outgoing(archive_file, settings, "torch._inductor.package.package_aoti", RuntimeError) as path:
         package.package_aoti(path, *args, **kwargs)
     return archive_file.given
 
@@ -137,7 +137,7 @@ def load_package(path: Url, *args: Any, settings: Settings, **kwargs: Any) -> An
     """``torch._inductor.package.load_package``, and with it ``aoti_load_package``."""
     from torch._inductor.package import package
 
-    with _adapt.incoming(path, settings, "torch._inductor.package.load_package") as local:
+    with _adapt.incoming(path, settings, "torch._inductor.package.load_package", RuntimeError) as local:
         return package.load_package(local, *args, **kwargs)
 
 
@@ -145,7 +145,7 @@ def package_pt2(f: Url, *args: Any, settings: Settings, **kwargs: Any) -> Any:
     """``torch.export.pt2_archive.package_pt2``."""
     from torch.export.pt2_archive import _package
 
-    with _adapt.outgoing(f, settings, "torch.export.pt2_archive._package.package_pt2") as path:
+    with _adapt.outgoing(f, settings, "torch.export.pt2_archive._package.package_pt2", RuntimeError) as path:
         _package.package_pt2(path, *args, **kwargs)
     return f.given
 
@@ -154,5 +154,5 @@ def load_pt2(f: Url, *args: Any, settings: Settings, **kwargs: Any) -> Any:
     """``torch.export.pt2_archive.load_pt2``."""
     from torch.export.pt2_archive import _package
 
-    with _adapt.incoming(f, settings, "torch.export.pt2_archive._package.load_pt2") as path:
+    with _adapt.incoming(f, settings, "torch.export.pt2_archive._package.load_pt2", RuntimeError) as path:
         return _package.load_pt2(path, *args, **kwargs)

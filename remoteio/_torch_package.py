@@ -9,7 +9,7 @@ from typing import Any
 from torch.package import PackageExporter, PackageImporter
 
 from remoteio import _counters, _lookup
-from remoteio._adapt import Outgoing
+from remoteio._adapt import Outgoing, raised_also_as
 from remoteio._publish import Ending
 from remoteio._settings import Settings
 from remoteio._staging import staged_local
@@ -20,7 +20,7 @@ __all__ = ["init_exporter", "init_importer"]
 
 def init_exporter(self: Any, f: Url, *args: Any, settings: Settings, **kwargs: Any) -> None:
     """``PackageExporter.__init__``: it writes a local file, which ``close`` publishes."""
-    file = Outgoing(f, settings, "torch.package.PackageExporter")
+    file = Outgoing(f, settings, "torch.package.PackageExporter", RuntimeError)
     ending = Ending(f, settings)
     # An exporter that is never closed, or whose block ends by an exception, leaves nothing.
     weakref.finalize(self, file.remove)
@@ -53,9 +53,10 @@ def init_exporter(self: Any, f: Url, *args: Any, settings: Settings, **kwargs: A
 
 def init_importer(self: Any, file_or_buffer: Url, *args: Any, settings: Settings, **kwargs: Any) -> None:
     """``PackageImporter.__init__``: it reads a copy that stays as long as the importer does."""
-    _lookup.locate(file_or_buffer, settings)
     block = staged_local(file_or_buffer.text, "r", progress=False)
-    path = block.__enter__()
+    with raised_also_as(RuntimeError):
+        _lookup.locate(file_or_buffer, settings)
+        path = block.__enter__()
     weakref.finalize(self, block.__exit__, None, None, None)
     if os.path.isfile(path):
         _counters.count("torch.package.PackageImporter", file_or_buffer.scheme, bytes_read=os.path.getsize(path))

@@ -79,9 +79,9 @@ def save_file(tensors: dict[str, Any], filename: Any, metadata: dict[str, str] |
         filename: A URL or a path.
         metadata: Free texts for the header.
     """
-    from safetensors import torch
+    from safetensors import SafetensorError, torch
 
-    with _adapt.written(filename, "safetensors.serialize_file") as path:
+    with _adapt.written(filename, "safetensors.serialize_file", SafetensorError) as path:
         torch.save_file(tensors, path, metadata)
 
 
@@ -96,9 +96,9 @@ def save_model(
         metadata: Free texts for the header.
         force_contiguous: As for safetensors.
     """
-    from safetensors import torch
+    from safetensors import SafetensorError, torch
 
-    with _adapt.written(filename, "safetensors.serialize_file") as path:
+    with _adapt.written(filename, "safetensors.serialize_file", SafetensorError) as path:
         torch.save_model(model, path, metadata, force_contiguous)
 
 
@@ -138,7 +138,8 @@ class numpy:
     @staticmethod
     def save_file(tensor_dict: dict[str, Any], filename: Any, metadata: dict[str, str] | None = None) -> None:
         """Save arrays, as ``safetensors.numpy.save_file``."""
+        from safetensors import SafetensorError
         from safetensors import numpy as native
 
-        with _adapt.written(filename, "safetensors.serialize_file") as path:
+        with _adapt.written(filename, "safetensors.serialize_file", SafetensorError) as path:
             native.save_file(tensor_dict, path, metadata)

@@ -182,7 +182,7 @@ class inductor:
         path, url = _adapt.target(package_path)
         if url is None:
             return compile_to(path)
-        with _adapt.outgoing(url, _settings.current(), "torch._inductor.package.package_aoti") as local:
+        with _adapt.outgoing(url, _settings.current(), "torch._inductor.package.package_aoti", RuntimeError) as local:
             compile_to(local)
         return package_path
 

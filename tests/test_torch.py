@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")  # an extra that not everyone who runs the tests has
+import safetensors.torch  # noqa: E402
+
 import remoteio  # noqa: E402
 from remoteio import torch as remote_torch  # noqa: E402
 from tests import servers  # noqa: E402
@@ -302,6 +304,57 @@ def test_plain_staged_functions_need_no_scope(store: Place) -> None:
 
 
 # ---- the table
+
+
+def local_and_remote(call: Any, local: str, url: str) -> tuple[Exception, Exception]:
+    """What a call raises for a local path and for a URL."""
+    raised = []
+    for path in (local, url):
+        with pytest.raises(Exception) as caught:
+            call(path)
+        raised.append(caught.value)
+    return raised[0], raised[1]
+
+
+MISSING = {
+    "load": lambda path: torch.load(path),
+    "load mapped": lambda path: torch.load(path, mmap=True),
+    "jit.load": lambda path: torch.jit.load(path),
+    "export.load": lambda path: torch.export.load(path),
+    "PackageImporter": lambda path: torch.package.PackageImporter(path),
+    "aoti_load_package": lambda path: torch._inductor.aoti_load_package(path),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_raised_for_nothing_is_what_the_local_call_raises(
+    store: Place, scope: None, tmp_path: Path, name: str
+) -> None:
+    local, remote = local_and_remote(MISSING[name], str(tmp_path / "a.pt2"), store.url("a.pt2"))
+    assert isinstance(remote, type(local))
+    assert isinstance(remote, FileNotFoundError)
+    assert remote.filename == store.url("a.pt2")
+    assert type(pickle.loads(pickle.dumps(remote))) is FileNotFoundError
+
+
+SAVES = {
+    "save": lambda path: torch.save(1, path),
+    "jit.save": lambda path: torch.jit.save(torch.jit.script(torch.nn.Linear(1, 1)), path),
+    "ScriptModule.save": lambda path: torch.jit.script(torch.nn.Linear(1, 1)).save(path),
+    "PackageExporter": lambda path: torch.package.PackageExporter(path).close(),
+    "save_file": lambda path: safetensors.torch.save_file({"a": torch.ones(1)}, path),
+}
+
+
+@pytest.mark.parametrize("name", SAVES)
+def test_what_is_raised_for_a_directory_is_what_the_local_call_raises(
+    store: Place, scope: None, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "d").mkdir()
+    store.put("d/x", b"")
+    local, remote = local_and_remote(SAVES[name], str(tmp_path / "d"), store.url("d"))
+    assert isinstance(remote, type(local))
+    assert isinstance(remote, IsADirectoryError)
 
 
 def test_torch_is_untouched_without_also(memory_place: Place) -> None:
