@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput") and _FOLDER in os.environ:
         servers.end_shared(os.environ.pop(_FOLDER))
+    if "coverage" in sys.modules and (measuring := sys.modules["coverage"].Coverage.current()) is not None:
+        measuring.save()  # a worker that then takes long to end is killed, and what it measured would be lost
 
 
 with contextlib.suppress(ImportError):
