@@ -108,7 +108,7 @@ class Place:
 
     Attributes:
         base: Its path or URL, without a trailing slash.
-        kind: ``local``, ``memory``, ``file``, ``s3``, ``gcs`` or ``moto``.
+        kind: ``local``, ``memory``, ``file``, ``disk``, ``s3``, ``gcs`` or ``moto``.
         options: The storage options of a scope that works here.
     """
 
@@ -140,8 +140,10 @@ class Place:
         for table in self.options.values():
             options.update(table)
         protocol = self.base.partition("://")[0] if "://" in self.base else "file"
-        if protocol in ("file", "memory"):
-            options = {"auto_mkdir": True} if protocol == "file" else {}
+        if self.kind == "disk":
+            options["auto_mkdir"] = True
+        elif self.kind in ("local", "file", "memory"):
+            options = {} if self.kind == "memory" else {"auto_mkdir": True}
         return fsspec.filesystem(protocol, **options)
 
     def put(self, name: str, data: bytes | str) -> str:
@@ -185,6 +187,16 @@ def file_place(tmp_path: Path) -> Place:
     path = tmp_path / _fresh()
     path.mkdir()
     return Place(path.as_uri(), "file")
+
+
+@pytest.fixture
+def disk_place(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    """A directory of a filesystem of which only fsspec's interface is known."""
+    from tests import disk_fs
+
+    folder, name = tmp_path_factory.mktemp("disk"), _fresh()
+    (folder / name).mkdir()
+    return Place(f"{disk_fs.SCHEME}://{name}", "disk", {disk_fs.SCHEME: {"folder": str(folder)}})
 
 
 @pytest.fixture
@@ -251,14 +263,14 @@ def moto_url(moto_place: Place) -> str:
     return moto_place.base
 
 
-@pytest.fixture(params=["local", "memory", "file", "s3", "gcs"])
+@pytest.fixture(params=["local", "memory", "file", "disk", "s3", "gcs"])
 def place(request: pytest.FixtureRequest) -> Place:
     """An empty directory, on local files and on each store in turn."""
     found: Place = request.getfixturevalue(f"{request.param}_place")
     return found
 
 
-@pytest.fixture(params=["memory", "file", "s3", "gcs"])
+@pytest.fixture(params=["memory", "file", "disk", "s3", "gcs"])
 def remote(request: pytest.FixtureRequest) -> Place:
     """An empty directory, on each store in turn."""
     found: Place = request.getfixturevalue(f"{request.param}_place")

@@ -41,6 +41,8 @@ _OPENED: dict[str, Any] = {}
 
 def raw(place: Place) -> Any:
     """An fsspec filesystem that caches nothing; one per kind of place, since opening one takes long."""
+    if place.kind == "disk":  # each has a folder of its own
+        return place.fs()
     if place.kind not in _OPENED:
         _OPENED[place.kind] = place.fs()
     return _OPENED[place.kind]
