@@ -417,6 +417,8 @@ def tokenizers_file(place: Place, folder: Path) -> None:
     raw.save(str(folder / "t.json"))
     assert place.read("t.json") == (folder / "t.json").read_bytes()
     assert Tokenizer.from_file(place.url("t.json")).to_str() == raw.to_str()
+    assert raw.model.save(place.url("vocab"), "my") == [place.url("vocab/my-vocab.json")]
+    assert json.loads(place.read("vocab/my-vocab.json"))["hello"] == 2
 
 
 NEEDS = {

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import glob
 import io
 import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from remoteio import _stores
+import remoteio
+from remoteio import _store_s3, _stores, _transfer
 from remoteio._settings import Settings
 from remoteio.errors import MissingPackageError, ObjectChangedError
 
@@ -379,3 +383,170 @@ def test_denied_and_missing_that_cannot_be_told_apart_say_so(proxy: Any, s3_plac
     proxy.deny()
     with pytest.raises(PermissionError, match="cannot be told apart"):
         location.store.head(location.key)
+
+
+# ---- what only large objects, other servers and unlucky moments bring
+
+
+@pytest.mark.parametrize("kind", ["s3", "moto"])
+def test_an_object_too_large_for_one_copy_is_copied_by_parts(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = request.getfixturevalue(f"{kind}_place")
+    monkeypatch.setattr(_store_s3, "MAX_COPY", 8 * MIB)
+    monkeypatch.setattr(_store_s3, "COPY_PART", 6 * MIB)
+    source, target = at(place, "s"), at(place, "t?*")
+    data = os.urandom(22 * MIB + 5)
+    write(source, data)
+    info = source.store.head(source.key)
+    assert info is not None
+    source.store.copy(source.key, target.key, info)
+    assert target.store.read(target.key) == data
+
+
+@pytest.mark.parametrize(("status", "code"), [(501, "NotImplemented"), (400, "InvalidRequest")])
+def test_a_store_without_multi_object_delete_is_asked_for_each(
+    proxy: Any, s3_place: Any, status: int, code: str
+) -> None:
+    for name in ("d/a", "d/b", "e"):
+        s3_place.put(name, b"x")
+    proxy.answer(status, code, "no such operation here", operation="DeleteObjects")
+    with remoteio.remote_io(storage_options=proxy.storage_options):
+        shutil.rmtree(s3_place.url("d"))
+    assert set(s3_place.files()) == {"e"}
+    assert proxy.tally["DeleteObject"] >= 2
+
+
+def test_keys_that_may_not_be_deleted_one_by_one_are_each_told(proxy: Any, s3_place: Any) -> None:
+    for name in ("d/a", "d/b"):
+        s3_place.put(name, b"x")
+    proxy.answer(501, "NotImplemented", "no such operation here", operation="DeleteObjects")
+    proxy.deny(operation="DeleteObject")
+    told: list[tuple[str, type[BaseException]]] = []
+    with remoteio.remote_io(storage_options=proxy.storage_options):
+        shutil.rmtree(s3_place.url("d"), onerror=lambda function, path, info: told.append((str(path), info[0])))
+    assert (s3_place.url("d/a"), PermissionError) in told
+    assert (s3_place.url("d/b"), PermissionError) in told
+    assert set(s3_place.files()) == {"d/a", "d/b"}
+
+
+def test_a_denied_multi_object_delete_is_told(proxy: Any, s3_place: Any) -> None:
+    s3_place.put("d/a", b"x")
+    proxy.deny(operation="DeleteObjects")
+    with remoteio.remote_io(storage_options=proxy.storage_options), pytest.raises(PermissionError):
+        shutil.rmtree(s3_place.url("d"))
+    assert set(s3_place.files()) == {"d/a"}
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs", "moto"])
+def test_the_buckets_are_the_directories_of_the_root(kind: str, request: pytest.FixtureRequest) -> None:
+    place = request.getfixturevalue(f"{kind}_place")
+    scheme, _, rest = place.base.partition("://")
+    bucket = rest.partition("/")[0]
+    options = {scheme: next(iter(place.options.values()))} if place.options else None
+    with remoteio.remote_io(storage_options=options):
+        assert bucket in os.listdir(f"{scheme}://")
+        assert f"{scheme}://{bucket}" in glob.glob(f"{scheme}://*")
+        assert os.path.isdir(f"{scheme}://{bucket}")
+
+
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_an_object_replaced_before_it_is_fetched_is_not_fetched(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    location = at(request.getfixturevalue(f"{kind}_place"), "f")
+    write(location, b"old")
+    info = location.store.head(location.key)
+    assert info is not None
+    write(location, b"new")
+    for engine in ("fsspec", None):
+        with pytest.raises(ObjectChangedError):
+            _transfer.download([(location, info, str(tmp_path / "f"))], engine=engine, progress=False)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_object_of_gcs_that_is_gone_says_so_when_it_is_fetched(gcs_place: Any, tmp_path: Path) -> None:
+    location = at(gcs_place, "f")
+    write(location, b"old")
+    info = location.store.head(location.key)
+    assert info is not None
+    location.store.delete(location.key)
+    with pytest.raises(FileNotFoundError) as caught:
+        _transfer.download([(location, info, str(tmp_path / "f"))], engine="fsspec", progress=False)
+    assert caught.value.filename == gcs_place.url("f")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_resumable_upload_whose_source_breaks_publishes_nothing(gcs_place: Any) -> None:
+    class Broken(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() >= 40 * MIB:
+                raise OSError(errno.EIO, "the disk is broken")
+            return super().read(size)
+
+    location = at(gcs_place, "f")
+    size = 80 * MIB
+    with pytest.raises(OSError, match="the disk is broken"):
+        location.store.write(location.key, Broken(bytes(size)), size)
+    assert location.store.head(location.key) is None
+
+
+@pytest.mark.parametrize("size", [3, 9 * MIB])
+def test_a_store_without_ranges_is_streamed(disk_place: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    data = os.urandom(size)
+    url = disk_place.put("f", data)
+    with disk_place.scope():
+        assert os.path.exists(url)
+        monkeypatch.setattr(at(disk_place, "f").store, "can_range", False)
+        with open(url, "rb") as file:
+            assert file.read(2) == data[:2]
+            assert file.read() == data[2:]
+        with open(url, "r+b") as file:
+            file.seek(0, os.SEEK_END)
+            file.write(b"more")
+    assert disk_place.read("f") == data + b"more"
+
+
+def test_a_local_store_lists_and_removes_trees(file_place: Any) -> None:
+    root = at(file_place, "")
+    for name in ("a/x", "a/b/y"):
+        file_place.put(name, b"x")
+    os.symlink("/", f"{root.key}/a/link")
+    assert sorted(info.key.removeprefix(f"{root.key}/") for info in root.store.walk(root.key)) == [
+        "a/",
+        "a/b/",
+        "a/b/y",
+        "a/link",
+        "a/x",
+    ]
+    assert list(root.store.walk(f"{root.key}/nothing")) == []
+    failed = dict(root.store.delete_many([f"{root.key}/a/x", f"{root.key}/a/b/", f"{root.key}/a/nothing"]))
+    assert {key.removeprefix(f"{root.key}/"): error.errno for key, error in failed.items()} == {
+        "a/b/": errno.ENOTEMPTY,
+        "a/nothing": errno.ENOENT,
+    }
+    root.store.forget_directories(f"{root.key}/a")
+    assert os.listdir(root.key) == []
+    with pytest.raises(FileNotFoundError):
+        root.store.forget_directories(f"{root.key}/a")
+
+
+def test_a_local_copy_is_made_beside_and_moved(file_place: Any) -> None:
+    source, target = at(file_place, "s"), at(file_place, "t")
+    write(source, b"data")
+    info = source.store.head(source.key)
+    assert info is not None
+    source.store.copy(source.key, target.key, info)
+    assert file_place.files() == {"s": b"data", "t": b"data"}
+    assert not target.store.append(target.key, info, io.BytesIO(b"x"), 1)
+    with pytest.raises(FileNotFoundError):
+        source.store.copy(f"{source.key}-nothing", target.key, info)
+    assert file_place.files() == {"s": b"data", "t": b"data"}
+    os.chmod(os.path.dirname(target.key), 0o700)
+    with pytest.raises(NotADirectoryError):
+        write(at(file_place, "s/below"), b"x")
+    with pytest.raises(OSError, match="s"):
+        source.store.make_directory(f"{source.key}/below")
+    with pytest.raises(IsADirectoryError):
+        source.store.delete(os.path.dirname(source.key))
+    source.store.delete(f"{source.key}-nothing")

@@ -270,7 +270,7 @@ def test_export_save_and_load(store: Place, scope: None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # a C++ compiler at work
-def test_aot_inductor_package(memory_place: Place) -> None:
+def test_aot_inductor_package(memory_place: Place, tmp_path: Path) -> None:
     with memory_place.scope(also="torch"):
         model, x = Model(), torch.randn(4, 3)
         with torch.no_grad():
@@ -278,6 +278,23 @@ def test_aot_inductor_package(memory_place: Place) -> None:
             assert torch._inductor.aoti_compile_and_package(torch.export.export(model, (x,)), package_path=url) == url
             loaded = torch._inductor.aoti_load_package(url)
             assert torch.allclose(loaded(x), model(x))
+    with torch.no_grad():  # the plain functions, on a URL and on a path
+        for place in (memory_place.url("n.pt2"), str(tmp_path / "n.pt2")):
+            exported = torch.export.export(model, (x,))
+            assert remote_torch.inductor.aoti_compile_and_package(exported, package_path=place) == place
+            assert torch.allclose(remote_torch.inductor.aoti_load_package(place)(x), model(x))
+    with memory_place.scope(), pytest.raises(IsADirectoryError):
+        remote_torch.inductor.aoti_compile_and_package(exported, package_path=memory_place.base)
+
+
+def test_pt2_archives(store: Place, scope: None) -> None:
+    from torch.export.pt2_archive._package import load_pt2, package_pt2
+
+    model, x = Model(), torch.randn(4, 3)
+    url = store.url("m.pt2")
+    assert package_pt2(url, exported_programs={"model": torch.export.export(model, (x,))}) == url
+    loaded = load_pt2(url).exported_programs["model"].module()
+    assert torch.equal(loaded(x), model(x))
 
 
 # ---- the plain functions
