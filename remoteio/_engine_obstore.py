@@ -1,6 +1,6 @@
 """The engine over obstore, where that package is installed and the store can be described to it.
 
-Each bucket is described from the store's live client (`_obstore_s3`). What
+Each bucket is described from the store's live client (`_obstore_s3`, `_obstore_gcs`). What
 cannot be described, or a key that obstore would change, goes to the other engine.
 
 Source: obstore's ``get`` and ``put``; object_store's ``path`` module.
@@ -204,6 +204,10 @@ def _dialect_of(store: Any, plain: Any) -> Dialect | None:
         from remoteio._obstore_s3 import S3Dialect
 
         return S3Dialect(store, plain)
+    if store.protocol == "gs":
+        from remoteio._obstore_gcs import GCSDialect
+
+        return GCSDialect(store, plain)
     return None
 
 

@@ -1,8 +1,8 @@
 """Moving bytes between a store and local files: whole or not at all.
 
 Two engines move the bytes: ``fsspec``, the live store's own client, which is always there,
-and ``obstore``, for S3 where that package is installed and the store can be described to it
-faithfully. Every other store is read and written by its own calls.
+and ``obstore``, for S3 and GCS where that package is installed and the store can be described
+to it faithfully. Every other store is read and written by its own calls.
 ``REMOTEIO_ENGINE`` in the environment, or ``engine=``, chooses one.
 """
 
@@ -245,7 +245,7 @@ def engines() -> dict[str, str]:
     elif _FORKED:
         told["obstore"] = "not used: this process was forked from one that uses it"
     else:
-        told["obstore"] = "switched off" if wanted == "fsspec" else "used for S3" + _exceptions()
+        told["obstore"] = "switched off" if wanted == "fsspec" else "used for S3 and GCS" + _exceptions()
     return told
 
 
