@@ -102,7 +102,7 @@ class Rule:
 class Proxy:
     """An HTTP proxy in front of a real server that counts, and fails on demand.
 
-    It sends every byte on as it came, the Host header too, so that signatures stay valid. All the
+    It sends every byte on as it came, the Host header too (unless told), so that signatures stay valid. All the
     rules take the same filters: ``method``, ``operation`` (see `Request.operation`), ``target`` (a
     regular expression searched in path and query, decoded), ``times`` (how often at most),
     ``skip`` (how many matching requests pass first), ``seconds`` (how long from now).
