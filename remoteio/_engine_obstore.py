@@ -1,6 +1,6 @@
 """The engine over obstore, where that package is installed and the store can be described to it.
 
-Each bucket is described from the store's live client (`_obstore_s3`, `_obstore_gcs`). What
+Each bucket is described from the store's live client (`_obstore_s3`, `_obstore_gcs`, `_obstore_azure`). What
 cannot be described, or a key that obstore would change, goes to the other engine.
 
 Source: obstore's ``get`` and ``put``; object_store's ``path`` module.
@@ -55,7 +55,7 @@ class ObstoreEngine:
             way: ``fetch`` or ``send``.
         """
         bucket, inner = split(key)
-        if not _is_kept(inner) or (bucket, way) in self._left:
+        if not (_is_kept(inner) and self._dialect.is_kept(key)) or (bucket, way) in self._left:
             return None
         waiting = self._described.get(bucket)
         if waiting is None:
@@ -188,14 +188,22 @@ def reasons() -> dict[str, str]:
     return dict(REASONS)
 
 
-def engine_of(store: Store, plain: Engine) -> Engine:
-    """The engine for a store that may have one; the other one for all others."""
-    dialect = _dialect_of(store, plain)
-    if dialect is None:
+def engine_of(store: Store, plain: Engine | None) -> Engine | None:
+    """The engine for a store that may have one; what was given for all others."""
+    if plain is None:
+        plain = _azure_engine(store)
+    dialect = None if plain is None else _dialect_of(store, plain)
+    if plain is None or dialect is None:
         return plain
     assert isinstance(store, ObjectStore)
     _let_threads_end()
     return ObstoreEngine(store, dialect, plain)
+
+
+def _azure_engine(store: Any) -> Engine | None:
+    from remoteio._obstore_azure import AzureEngine, is_azure
+
+    return AzureEngine(store) if is_azure(store) else None
 
 
 def _dialect_of(store: Any, plain: Any) -> Dialect | None:
@@ -208,6 +216,10 @@ def _dialect_of(store: Any, plain: Any) -> Dialect | None:
         from remoteio._obstore_gcs import GCSDialect
 
         return GCSDialect(store, plain)
+    if store.protocol in ("abfs", "az"):
+        from remoteio._obstore_azure import AzureDialect
+
+        return AzureDialect(store, plain)
     return None
 
 

@@ -1,6 +1,6 @@
 """What the buckets of every store have in common with obstore: how one is described, and what its errors mean.
 
-A `Dialect` knows one kind of store (`_obstore_s3`, `_obstore_gcs`): it reads everything from the
+A `Dialect` knows one kind of store (`_obstore_s3`, `_obstore_gcs`, `_obstore_azure`): it reads everything from the
 store's live client. Whatever has no counterpart in obstore is a reason to stay with that client.
 
 Source: obstore's ``ClientConfig``; object_store's ``ClientConfigKey``.
@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from remoteio._store import Info
 from remoteio._store_loop import RETRY_BOUND_S, TRIES
 from remoteio._store_objects import split
-from remoteio._transfer_plan import Outgoing
+from remoteio._transfer_plan import WINDOW, Outgoing
 
 # obstore reads these from the environment, after the store's own prefix; the client that it stands in for does not.
 _FOREIGN_VARIABLES = (
@@ -57,6 +57,9 @@ class Description:
 
 class Dialect(Protocol):
     """One kind of store: how obstore is told of it, how an object is pinned, how a file is sent."""
+
+    def is_kept(self, key: str) -> bool:
+        """Whether the live client means by a key the object of that name, as obstore does."""
 
     async def describe(self, bucket: str) -> Description:
         """Describe one bucket; on the store's loop.
@@ -165,9 +168,15 @@ def trust(verify: Any) -> dict[str, Any]:
 
 
 async def put(
-    bucket: Bucket, file: Outgoing, moved: Callable[[int], None], kind: str | None
+    bucket: Bucket, file: Outgoing, moved: Callable[[int], None], attributes: dict[str, str]
 ) -> tuple[Any, bytes, bool]:
     """Send a file in one request.
+
+    Args:
+        bucket: Where to.
+        file: The file.
+        moved: Told how many bytes went over.
+        attributes: The type of the content, and metadata.
 
     Returns:
         obstore's answer, the bytes that were sent, and whether the answer's etag is their checksum.
@@ -176,7 +185,7 @@ async def put(
 
     key = split(file.location.key)[1]
     body = file.read(0, file.size)
-    told: Any = {"Content-Type": kind} if kind else None
+    told: Any = attributes or None
     try:
         answer = await obstore.put_async(bucket.up, key, body, use_multipart=False, attributes=told)
     except Exception as error:  # noqa: BLE001 - told apart there
@@ -184,6 +193,47 @@ async def put(
     moved(file.size)
     etag = (answer["e_tag"] or "").strip('"')
     return answer, body, etag == hashlib.md5(body, usedforsecurity=False).hexdigest()
+
+
+async def put_parts(
+    bucket: Bucket, file: Outgoing, moved: Callable[[int], None], attributes: dict[str, str], at_once: int
+) -> None:
+    """Send a file in parts of 8 MiB; one that fails is not published, but its parts may stay behind.
+
+    Args:
+        bucket: Where to.
+        file: The file.
+        moved: Told how many bytes went over.
+        attributes: The type of the content, and metadata.
+        at_once: How many parts are sent at a time.
+    """
+    import obstore
+
+    broken: list[OSError] = []
+    told: Any = attributes or None
+
+    async def parts() -> AsyncIterator[bytes]:
+        for offset in range(0, file.size, WINDOW):
+            try:
+                body = file.read(offset, min(WINDOW, file.size - offset))
+            except OSError as error:
+                broken.append(error)
+                raise
+            yield body
+            moved(len(body))
+
+    try:
+        await obstore.put_async(
+            bucket.up,
+            split(file.location.key)[1],
+            parts(),
+            use_multipart=True,
+            chunk_size=WINDOW,
+            max_concurrency=at_once,
+            attributes=told,
+        )
+    except Exception as error:  # noqa: BLE001 - told apart there
+        raise (broken[0] if broken else bucket.said(error)) from None
 
 
 async def in_thread(work: Callable[[], None]) -> None:

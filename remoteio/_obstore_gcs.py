@@ -139,6 +139,10 @@ class GCSDialect:
         """Keep the store; the engine over its live client is not needed."""
         self._store = store
 
+    def is_kept(self, key: str) -> bool:
+        """See `_obstore.Dialect`."""
+        return True
+
     async def describe(self, bucket: str) -> Description:
         """See `_obstore.Dialect`."""
         return await describe(self._store.fs, bucket)
@@ -168,7 +172,8 @@ class GCSDialect:
         key = file.location.key
         if file.size > _store_gcs.CHUNK:
             return None
-        answer, body, proved = await _obstore.put(bucket, file, moved, _store_gcs._content_type(key))
+        kind = {"Content-Type": _store_gcs._content_type(key)}
+        answer, body, proved = await _obstore.put(bucket, file, moved, kind)
         if proved and answer["version"]:
             return Info(key, file.size, False, str(answer["version"]))
         return await self._verified(key, body)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -26,7 +26,6 @@ from remoteio._transfer_plan import WINDOW, Outgoing
 ASK_BOUND_S = 60
 CREDENTIALS_LAST_S = 5  # then the client is asked again; it renews its own well before they expire
 PARTS_AT_ONCE = 8  # parts of 8 MiB in memory, of all files together
-LARGEST_PART = WINDOW
 SEND_BOUND = "10min"  # of one request that sends a part; its answer may come long after its first byte went
 
 _FOREIGN_VARIABLES = (
@@ -169,6 +168,10 @@ class S3Dialect:
         self._store = store
         self._plain = plain
 
+    def is_kept(self, key: str) -> bool:
+        """See `_obstore.Dialect`."""
+        return True
+
     async def describe(self, bucket: str) -> Description:
         """See `_obstore.Dialect`."""
         return await describe(self._store.fs, bucket)
@@ -196,51 +199,20 @@ class S3Dialect:
         """See `_obstore.Dialect`."""
         key = file.location.key
         if file.size <= WINDOW:
-            kind = _store_s3._content_type(key).get("ContentType")
-            answer, _, proved = await _obstore.put(bucket, file, moved, kind)
+            answer, _, proved = await _obstore.put(bucket, file, moved, _attributes(key))
             return Info(key, file.size, False, answer["e_tag"]) if proved else await self._plain.described(file)
-        if _store_s3.part_size(file.size) > LARGEST_PART:
+        if _store_s3.part_size(file.size) > WINDOW:
             return None
         before = await self._uploads(key)
         if before is None:
             return None
-        await self._put_parts(bucket, file, moved, beside, before)
-        return await self._plain.described(file)
-
-    async def _put_parts(
-        self, bucket: Bucket, file: Outgoing, moved: Callable[[int], None], beside: int, before: set[str]
-    ) -> None:
-        import obstore
-
-        key = file.location.key
-        broken: list[OSError] = []
-        kind: Any = _store_s3._content_type(key).get("ContentType")
-
-        async def parts() -> AsyncIterator[bytes]:
-            for offset in range(0, file.size, LARGEST_PART):
-                try:
-                    body = file.read(offset, min(LARGEST_PART, file.size - offset))
-                except OSError as error:
-                    broken.append(error)
-                    raise
-                yield body
-                moved(len(body))
-
         try:
-            await obstore.put_async(
-                bucket.up,
-                split(key)[1],
-                parts(),
-                use_multipart=True,
-                chunk_size=LARGEST_PART,
-                max_concurrency=max(2, PARTS_AT_ONCE // beside),
-                attributes={"Content-Type": kind} if kind else None,
-            )
-        except BaseException as error:
+            at_once = max(2, PARTS_AT_ONCE // beside)
+            await _obstore.put_parts(bucket, file, moved, _attributes(key), at_once)
+        except BaseException:
             await asyncio.shield(self._abort(key, before))
-            if isinstance(error, Exception):
-                raise (broken[0] if broken else bucket.said(error)) from None
             raise
+        return await self._plain.described(file)
 
     # obstore leaves the parts of a failed upload behind, and does not tell its id.
 
@@ -266,3 +238,8 @@ class S3Dialect:
             await self._store._abort(upload)
         elif begun or now is None:
             _logger.warning("an unfinished multipart upload to %s was left behind", self._store.url_of(key))
+
+
+def _attributes(key: str) -> dict[str, str]:
+    kind = _store_s3._content_type(key).get("ContentType")
+    return {"Content-Type": kind} if kind else {}
