@@ -84,7 +84,7 @@ class ObstoreEngine:
         """Let the other engine do what is still to come one way of a bucket."""
         bucket = split(key)[0]
         self._left.add((bucket, way))
-        REASONS[self._store.url_of(bucket)] = reason
+        REASONS[self._store.url_of(bucket)] = reason if way == "fetch" else f"{reason} to an upload"
 
     async def fetch(self, key: str, start: int, stop: int, info: Info, write: Callable[[Buffer], None]) -> None:
         """Ask once for a range; see `_transfer_loop.Engine`."""

@@ -425,6 +425,7 @@ def test_files_go_up_whole_to_a_server_that_takes_no_plain_put(
     assert gcs_place.files() == files
     assert agents(gcs_proxy).count("object_store") == 1  # refused once, not asked again
     assert calls[-1][0] == sum(map(len, files.values()))
+    assert "not for gs://test-bucket: the store answered 400 to an upload" in _transfer.engines()["obstore"]
 
 
 def test_a_server_that_takes_no_put_is_still_read_through_obstore(
