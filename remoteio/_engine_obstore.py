@@ -1,9 +1,9 @@
 """The engine over obstore, where that package is installed and the store can be described to it.
 
-Each bucket is described from the store's live client (`_obstore_s3`, `_obstore_gcs`). What
+Each bucket is described from the store's live client (`_obstore_s3`, `_obstore_gcs`, `_obstore_azure`). What
 cannot be described, or a key that obstore would change, goes to the other engine.
 
-Source: obstore's ``get``, ``put`` and ``ClientConfig``; object_store's ``path`` module.
+Source: obstore's ``get`` and ``put``; object_store's ``path`` module.
 """
 
 from __future__ import annotations
@@ -12,91 +12,50 @@ import asyncio
 import atexit
 import contextlib
 import errno
-import hashlib
 import logging
 import re
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from remoteio import _obstore_s3, _store_s3
-from remoteio._obstore_s3 import Description, Unmapped
+from remoteio import _obstore
+from remoteio._obstore import Answer, Bucket, Dialect, Unmapped, Unreachable
 from remoteio._store import Info, Store
-from remoteio._store_loop import RETRY_BOUND_S, TRIES, retried
-from remoteio._store_objects import split
-from remoteio._store_s3 import S3Store
+from remoteio._store_objects import ObjectStore, split
 from remoteio._transfer_loop import Engine
-from remoteio._transfer_plan import MIB, WINDOW, Buffer, Outgoing
+from remoteio._transfer_plan import MIB, Buffer, Outgoing
 
 PIECE = MIB
-PARTS_AT_ONCE = 8  # parts of 8 MiB in memory, of all files together
-LARGEST_PART = WINDOW
-SEND_BOUND = "10min"  # of one request that sends a part; its answer may come long after its first byte went
 
 _logger = logging.getLogger("remoteio")
-
-
-class Bucket:
-    """One bucket, through obstore: a client for reading, whose retries are the transfer's, and one for writing."""
-
-    def __init__(self, store: S3Store, told: Description) -> None:
-        """Make the clients."""
-        from obstore.store import S3Store
-
-        self.told = told
-        self.failure: Exception | None = None
-        ask = None if told.anonymous else _obstore_s3.provider(store.fs, told.bucket, self._failed)
-        down = {**told.client_options, "timeout": "24h"}
-        up = {name: value for name, value in told.client_options.items() if name != "read_timeout"}
-        backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2.2}
-        retry = {"max_retries": TRIES - 1, "retry_timeout": timedelta(seconds=RETRY_BOUND_S), "backoff": backoff}
-        make: Any = S3Store
-        self.down = make(
-            told.bucket,
-            config=told.config,
-            client_options=down,
-            retry_config={"max_retries": 0},
-            credential_provider=ask,
-        )
-        self.up = make(
-            told.bucket,
-            config=told.config,
-            client_options={**up, "timeout": SEND_BOUND},
-            retry_config=retry,
-            credential_provider=ask,
-        )
-
-    def _failed(self, error: Exception) -> None:
-        self.failure = error
-
-    def said(self, error: Exception) -> Exception:
-        """What an exception of obstore means, as an exception that says so by its class or its code."""
-        failure, self.failure = self.failure, None
-        return failure or _as_answer(error)
-
 
 _BUCKETS: WeakKeyDictionary[Store, dict[str, Bucket]] = WeakKeyDictionary()
 REASONS: dict[str, str] = {}
 
 
 class ObstoreEngine:
-    """S3 through obstore."""
+    """A store through obstore; what its dialect cannot say, through the engine of its live client."""
 
     name = "obstore"
 
-    def __init__(self, store: S3Store, plain: Engine) -> None:
-        """Keep the store and the engine that stands in."""
+    def __init__(self, store: ObjectStore, dialect: Dialect, plain: Engine) -> None:
+        """Keep the store, how obstore is told of it, and the engine that stands in."""
         self._store = store
+        self._dialect = dialect
         self._plain = plain
         self._described: dict[str, asyncio.Future[Bucket | None]] = {}
+        self._left: set[tuple[str, str]] = set()
 
-    async def _bucket(self, key: str) -> Bucket | None:
-        """The bucket of a key; None where the other engine is to take it."""
+    async def _bucket(self, key: str, way: str) -> Bucket | None:
+        """The bucket of a key; None where the other engine is to take it.
+
+        Args:
+            key: Bucket and key.
+            way: ``fetch`` or ``send``.
+        """
         bucket, inner = split(key)
-        if not _is_kept(inner):
+        if not (_is_kept(inner) and self._dialect.is_kept(key)) or (bucket, way) in self._left:
             return None
         waiting = self._described.get(bucket)
         if waiting is None:
@@ -106,11 +65,11 @@ class ObstoreEngine:
     async def _describe(self, bucket: str) -> Bucket | None:
         url = self._store.url_of(bucket)
         try:
-            told = await _obstore_s3.describe(self._store.fs, bucket)
+            told = await self._dialect.describe(bucket)
             buckets = _BUCKETS.setdefault(self._store, {})
             made = buckets.get(bucket)
             if made is None or made.told != told:
-                made = buckets[bucket] = Bucket(self._store, told)
+                made = buckets[bucket] = Bucket(self._dialect, told)
         except Unmapped as reason:
             REASONS[url] = str(reason)
         except Exception as error:  # noqa: BLE001 - the store's own client is the one to say what is wrong
@@ -121,19 +80,18 @@ class ObstoreEngine:
         _logger.debug("the obstore engine is not used for %s: %s", url, REASONS[url])
         return None
 
+    def _leave(self, key: str, way: str, reason: str) -> None:
+        """Let the other engine do what is still to come one way of a bucket."""
+        bucket = split(key)[0]
+        self._left.add((bucket, way))
+        REASONS[self._store.url_of(bucket)] = reason if way == "fetch" else f"{reason} to an upload"
+
     async def fetch(self, key: str, start: int, stop: int, info: Info, write: Callable[[Buffer], None]) -> None:
         """Ask once for a range; see `_transfer_loop.Engine`."""
-        import obstore
-
-        bucket = await self._bucket(key)
+        bucket = await self._bucket(key, "fetch")
         if bucket is None:
             await self._plain.fetch(key, start, stop, info, write)
             return
-        wanted: dict[str, Any] = {}
-        if not (start == 0 and stop == info.size):
-            wanted["range"] = (start, stop)
-        if info.version:
-            wanted["if_match"] = info.version
         begun = False
 
         def begin(data: Buffer) -> None:
@@ -142,27 +100,43 @@ class ObstoreEngine:
             write(data)
 
         try:
-            if stop - start <= PIECE:
-                answer = await obstore.get_async(bucket.down, split(key)[1], options=wanted)
-                self._check(key, answer, start, info)
-                body = await answer.bytes_async()
-            else:
-                await _in_thread(lambda: self._copy(key, bucket, wanted, start, info, begin))
-                return
+            body = await self._get(key, bucket, start, stop, info, begin)
         except Exception as error:  # noqa: BLE001 - told apart there
             said = self._said(key, bucket, error)
-            # What broke in the middle is resumed at its byte; the other engine would begin anew.
-            if begun or not self._is_misled(key, said):
-                raise said from None
         else:
-            write(body)
+            if body is not None:
+                write(body)
             return
+        reason, doubtful = _why_elsewhere(said), self._dialect.is_doubtful(said)
+        # What broke in the middle is resumed at its byte; the other engine would begin anew.
+        if begun or not (reason or doubtful):
+            raise said from None
+        if reason:
+            self._leave(key, "fetch", reason)
         await self._plain.fetch(key, start, stop, info, write)
+        if doubtful:
+            self._leave(key, "fetch", "obstore was refused what the store's own client was given")
+
+    async def _get(
+        self, key: str, bucket: Bucket, start: int, stop: int, info: Info, write: Callable[[Buffer], None]
+    ) -> Any:
+        """The bytes of a small range; of a large one None, when it has been written."""
+        import obstore
+
+        wanted = self._dialect.pin(info)
+        if not (start == 0 and stop == info.size):
+            wanted["range"] = (start, stop)
+        if stop - start > PIECE:
+            # In a thread of its own, which costs half of what the loop would for each block.
+            await _obstore.in_thread(lambda: self._copy(key, bucket, wanted, start, info, write))
+            return None
+        answer = await obstore.get_async(bucket.down, split(key)[1], options=wanted)
+        self._check(key, answer, start, info)
+        return await answer.bytes_async()
 
     def _copy(
         self, key: str, bucket: Bucket, wanted: Any, start: int, info: Info, write: Callable[[Buffer], None]
     ) -> None:
-        """Copy a range in a thread of its own, which costs half of what the loop would for each block."""
         import obstore
 
         answer = obstore.get(bucket.down, split(key)[1], options=wanted)
@@ -171,28 +145,10 @@ class ObstoreEngine:
             write(block)
 
     def _check(self, key: str, answer: Any, start: int, info: Info) -> None:
-        if info.version and answer.meta.get("e_tag") not in (None, info.version):
+        if info.version and self._dialect.version(answer.meta) not in (None, info.version):
             raise self._store.error(errno.ESTALE, key, "the object was replaced while it was being read")
         if answer.range[0] != start:
             raise self._store.error(errno.EIO, key, "the store sent another range than the one asked for")
-
-    def _is_misled(self, key: str, said: Exception) -> bool:
-        """Whether the store wants to be asked in another way, as its own client finds out by itself.
-
-        The bucket then goes to the other engine.
-        """
-        if isinstance(said, _Answer) and said.status in _ELSEWHERE:
-            reason = f"the store answered {said.status}"
-        elif isinstance(said, _Unreachable):
-            reason = "obstore could not connect, or does not trust the store's certificate"
-        else:
-            return False
-        bucket = split(key)[0]
-        REASONS[self._store.url_of(bucket)] = reason
-        nowhere: asyncio.Future[Bucket | None] = asyncio.get_running_loop().create_future()
-        nowhere.set_result(None)
-        self._described[bucket] = nowhere
-        return True
 
     def _said(self, key: str, bucket: Bucket, error: Exception) -> Exception:
         if isinstance(error, OSError) and error.filename is not None:
@@ -203,12 +159,8 @@ class ObstoreEngine:
 
     async def send(self, file: Outgoing, moved: Callable[[int], None], beside: int) -> Info:
         """Publish a file; see `_transfer_loop.Engine`."""
-        bucket = await self._bucket(file.location.key)
-        if bucket is None or _store_s3.part_size(file.size) > LARGEST_PART:
-            return await self._plain.send(file, moved, beside)
-        before = await self._uploads(file.location.key) if file.size > WINDOW else set()
-        if before is None:
-            return await self._plain.send(file, moved, beside)
+        key = file.location.key
+        bucket = await self._bucket(key, "send")
         told = 0
 
         def count(more: int) -> None:
@@ -217,104 +169,18 @@ class ObstoreEngine:
             moved(more)
 
         try:
-            if file.size <= WINDOW:
-                return await self._put(bucket, file, count)
-            return await self._put_parts(bucket, file, count, beside, before)
-        except (_Answer, _Unreachable) as said:
-            if not self._is_misled(file.location.key, said):
+            sent = await self._dialect.send(bucket, file, count, beside) if bucket is not None else None
+        except Exception as said:
+            reason = _why_elsewhere(said)
+            if not reason:
                 raise
-        moved(-told)
+            self._leave(key, "send", reason)
+            sent = None
+        if sent is not None:
+            return sent
+        if told:
+            moved(-told)
         return await self._plain.send(file, moved, beside)
-
-    async def _put(self, bucket: Bucket, file: Outgoing, moved: Callable[[int], None]) -> Info:
-        import obstore
-
-        key = file.location.key
-        body = file.read(0, file.size)
-        try:
-            answer = await obstore.put_async(
-                bucket.up, split(key)[1], body, use_multipart=False, attributes=_attributes(key)
-            )
-        except Exception as error:  # noqa: BLE001 - told apart there
-            raise bucket.said(error) from None
-        moved(file.size)
-        etag = answer["e_tag"] or ""
-        if etag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest():
-            return Info(key, file.size, False, etag)
-        return await self._look(bucket, file)
-
-    async def _put_parts(
-        self, bucket: Bucket, file: Outgoing, moved: Callable[[int], None], beside: int, before: set[str]
-    ) -> Info:
-        import obstore
-
-        key = file.location.key
-        broken: list[OSError] = []
-
-        async def parts() -> AsyncIterator[bytes]:
-            for offset in range(0, file.size, LARGEST_PART):
-                try:
-                    body = file.read(offset, min(LARGEST_PART, file.size - offset))
-                except OSError as error:
-                    broken.append(error)
-                    raise
-                yield body
-                moved(len(body))
-
-        try:
-            await obstore.put_async(
-                bucket.up,
-                split(key)[1],
-                parts(),
-                use_multipart=True,
-                chunk_size=LARGEST_PART,
-                max_concurrency=max(2, PARTS_AT_ONCE // beside),
-                attributes=_attributes(key),
-            )
-        except BaseException as error:
-            await asyncio.shield(self._abort(key, before))
-            if isinstance(error, Exception):
-                raise (broken[0] if broken else bucket.said(error)) from None
-            raise
-        return await self._look(bucket, file)
-
-    async def _look(self, bucket: Bucket, file: Outgoing) -> Info:
-        """What the store says that it has now; an error where that is not the size of the file."""
-        import obstore
-
-        key = file.location.key
-        try:
-            found = await obstore.head_async(bucket.up, split(key)[1])
-        except Exception as error:  # noqa: BLE001 - told apart there
-            raise bucket.said(error) from None
-        if found["size"] != file.size:
-            raise self._store.error(errno.EIO, key, f"the store has {found['size']} of {file.size} bytes")
-        return Info(key, file.size, False, found["e_tag"], found["last_modified"].timestamp())
-
-    # obstore leaves the parts of a failed upload behind, and does not tell its id.
-
-    async def _uploads(self, key: str) -> set[str] | None:
-        """The ids of the unfinished uploads to a key; None where they cannot be listed."""
-        bucket, inner = split(key)
-        call = self._store._call
-        try:
-            page = await retried(lambda: call("list_multipart_uploads", Bucket=bucket, Prefix=inner))
-        except Exception:  # noqa: BLE001 - not allowed, or not offered: then the other engine sends the file
-            return None
-        if page.get("IsTruncated"):
-            return None
-        return {str(found["UploadId"]) for found in page.get("Uploads") or () if found["Key"] == inner}
-
-    async def _abort(self, key: str, before: set[str]) -> None:
-        """Abort the upload that failed; where it cannot be told from somebody else's, both are left."""
-        now = await self._uploads(key)
-        begun = (now or set()) - before
-        if len(begun) == 1:
-            bucket, inner = split(key)
-            upload = {"Bucket": bucket, "Key": inner, "UploadId": begun.pop()}
-            await self._store._abort(upload)
-        elif begun or now is None:
-            _logger.warning("an unfinished multipart upload to %s was left behind", self._store.url_of(key))
 
 
 def reasons() -> dict[str, str]:
@@ -322,43 +188,50 @@ def reasons() -> dict[str, str]:
     return dict(REASONS)
 
 
-def engine_of(store: Store, plain: Engine) -> Engine:
-    """The engine for a store that may have one; the other one for all others."""
-    if not isinstance(store, S3Store):
+def engine_of(store: Store, plain: Engine | None) -> Engine | None:
+    """The engine for a store that may have one; what was given for all others."""
+    if plain is None:
+        plain = _azure_engine(store)
+    dialect = None if plain is None else _dialect_of(store, plain)
+    if plain is None or dialect is None:
         return plain
+    assert isinstance(store, ObjectStore)
     _let_threads_end()
-    return ObstoreEngine(store, plain)
+    return ObstoreEngine(store, dialect, plain)
 
 
-async def _in_thread(work: Callable[[], None]) -> None:
-    """Run something that blocks, in a daemon thread: one that hangs holds neither Ctrl-C nor the interpreter's end."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
+def _azure_engine(store: Any) -> Engine | None:
+    from remoteio._obstore_azure import AzureEngine, is_azure
 
-    def tell(error: BaseException | None) -> None:
-        if ended.done():  # nobody waits any more
-            return
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
-
-    def run() -> None:
-        failure: BaseException | None = None
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the interpreter ends
-            loop.call_soon_threadsafe(tell, failure)
-
-    threading.Thread(target=run, name="remoteio-transfer", daemon=True).start()
-    await ended
+    return AzureEngine(store) if is_azure(store) else None
 
 
-def _attributes(key: str) -> Any:
-    kind = _store_s3._content_type(key).get("ContentType")
-    return {"Content-Type": kind} if kind else None
+def _dialect_of(store: Any, plain: Any) -> Dialect | None:
+    # Imported only for a store that there is, since its module need not be there for any other.
+    if store.protocol == "s3":
+        from remoteio._obstore_s3 import S3Dialect
+
+        return S3Dialect(store, plain)
+    if store.protocol == "gs":
+        from remoteio._obstore_gcs import GCSDialect
+
+        return GCSDialect(store, plain)
+    if store.protocol in ("abfs", "az"):
+        from remoteio._obstore_azure import AzureDialect
+
+        return AzureDialect(store, plain)
+    return None
+
+
+def _why_elsewhere(said: Exception) -> str:
+    """Why the store wants to be asked in another way, as its own client finds out by itself; empty if it does not."""
+    if isinstance(said, Unmapped):
+        return str(said)
+    if isinstance(said, Answer) and said.status in _ELSEWHERE:
+        return f"the store answered {said.status}"
+    if isinstance(said, Unreachable):
+        return "obstore could not connect, or does not trust the store's certificate"
+    return ""
 
 
 def _is_kept(key: str) -> bool:
@@ -368,47 +241,6 @@ def _is_kept(key: str) -> bool:
 
 _ELSEWHERE = (301, 302, 307, 308, 400, 405, 501)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([^<]*)</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
-
-
-class _Answer(Exception):
-    """An answer of the store that is not a success, told as botocore tells it."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.status = status
-        self.response = {
-            "Error": {"Code": code, "Message": message},
-            "ResponseMetadata": {"HTTPStatusCode": status},
-        }
-
-
-def _as_answer(error: Exception) -> Exception:
-    """obstore tells what happened in words only: they are read here."""
-    text = str(error)
-    status = _STATUS.search(text)
-    if status is not None:
-        code, message = _CODE.search(text), _MESSAGE.search(text)
-        number = status.group(1)
-        return _Answer(int(number), code.group(1) if code else number, message.group(1) if message else "")
-    first = text.partition("\n")[0]
-    if "BareRedirect" in text:
-        return _Answer(301, "PermanentRedirect", first)
-    if "Connection refused" in text:
-        return ConnectionRefusedError(errno.ECONNREFUSED, first)
-    if "kind: Timeout" in text:
-        return TimeoutError(errno.ETIMEDOUT, first)
-    if "kind: Connect" in text:
-        return _Unreachable(first)
-    if "HttpError" in text:
-        return ConnectionResetError(errno.ECONNRESET, first)
-    return error
-
-
-class _Unreachable(ConnectionError):
-    """The server could not be reached, or its certificate is not trusted."""
 
 
 # ---- the end of the interpreter

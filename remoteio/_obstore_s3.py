@@ -1,52 +1,39 @@
 """Describing a live S3 store to obstore: everything read from the store's own client, nothing guessed.
 
-How buckets are addressed is taken from an address that the client makes itself. Whatever
-has no counterpart in obstore is a reason to stay with the client.
+How buckets are addressed is taken from an address that the client makes itself.
 
-Source: object_store's ``AmazonS3ConfigKey`` and ``ClientConfigKey``; botocore's ``Config``.
+Source: object_store's ``AmazonS3ConfigKey``; botocore's ``Config``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import urllib.request
+import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
+
+from remoteio import _obstore, _store_s3
+from remoteio._engine_fsspec import S3Engine
+from remoteio._obstore import Bucket, Description, Unmapped
+from remoteio._store import Info
+from remoteio._store_loop import retried
+from remoteio._store_objects import split
+from remoteio._store_s3 import S3Store
+from remoteio._transfer_plan import WINDOW, Outgoing
 
 ASK_BOUND_S = 60
 CREDENTIALS_LAST_S = 5  # then the client is asked again; it renews its own well before they expire
+PARTS_AT_ONCE = 8  # parts of 8 MiB in memory, of all files together
+SEND_BOUND = "10min"  # of one request that sends a part; its answer may come long after its first byte went
 
-# obstore reads these from the environment, where the client that it stands in for does not.
 _FOREIGN_VARIABLES = (
-    "AWS_SERVER_SIDE_ENCRYPTION AWS_SSE_KMS_KEY_ID AWS_SSE_CUSTOMER_KEY_BASE64 AWS_SSE_BUCKET_KEY_ENABLED "
-    "AWS_CHECKSUM_ALGORITHM AWS_PROXY_URL AWS_PROXY_EXCLUDES AWS_PROXY_CA_CERTIFICATE AWS_COPY_IF_NOT_EXISTS "
-    "AWS_CONDITIONAL_PUT AWS_ALLOW_INVALID_CERTIFICATES AWS_DEFAULT_CONTENT_TYPE AWS_USER_AGENT"
+    "SERVER_SIDE_ENCRYPTION SSE_KMS_KEY_ID SSE_CUSTOMER_KEY_BASE64 SSE_BUCKET_KEY_ENABLED CHECKSUM_ALGORITHM "
+    "COPY_IF_NOT_EXISTS CONDITIONAL_PUT"
 ).split()
 
-
-class Unmapped(Exception):
-    """The store has something that obstore cannot be told; the message says what."""
-
-
-@dataclass(frozen=True)
-class Description:
-    """One bucket of a store, as obstore is told.
-
-    Attributes:
-        bucket: Its name.
-        config: Settings of the protocol.
-        client_options: Settings of the HTTP client.
-        anonymous: Whether requests are not signed.
-    """
-
-    bucket: str
-    config: dict[str, Any]
-    client_options: dict[str, Any]
-    anonymous: bool
+_logger = logging.getLogger("remoteio")
 
 
 async def describe(fs: Any, bucket: str) -> Description:
@@ -71,7 +58,9 @@ async def describe(fs: Any, bucket: str) -> Description:
     }
     if not config["region"]:
         raise Unmapped("no region")
-    return Description(bucket, config, _client_options(client, signed), anonymous)
+    options = _client_options(client, signed)
+    up = {name: value for name, value in options.items() if name != "read_timeout"}
+    return Description(bucket, config, {**options, "timeout": "24h"}, {**up, "timeout": SEND_BOUND}, anonymous)
 
 
 async def _client(fs: Any, bucket: str) -> Any:
@@ -89,9 +78,7 @@ _FIXED: dict[str, Any] = {
 
 
 def _refuse_options(fs: Any) -> None:
-    found = [name for name in _FOREIGN_VARIABLES if os.environ.get(name)]
-    if found:
-        raise Unmapped(f"{found[0]} in the environment")
+    _obstore.refuse_variables("AWS_", _FOREIGN_VARIABLES)
     if fs.req_kw:
         raise Unmapped("requester pays")
     if fs.s3_additional_kwargs:
@@ -132,36 +119,15 @@ def _client_options(client: Any, url: str) -> dict[str, Any]:
     session = client._endpoint.http_session
     if session._proxy_config.proxy_url_for(url):
         raise Unmapped("a proxy")
-    if set(urllib.request.getproxies()) - {"no"}:
-        raise Unmapped("proxies in the environment")  # obstore may read the exceptions from them differently
+    _obstore.refuse_proxies()
     options: dict[str, Any] = {
         "allow_http": url.startswith("http://"),
-        "connect_timeout": _seconds(config.connect_timeout),
-        "read_timeout": _seconds(config.read_timeout),
+        "connect_timeout": _obstore.milliseconds(config.connect_timeout),
+        "read_timeout": _obstore.milliseconds(config.read_timeout),
     }
     if url.startswith("https://"):
-        options.update(_trust(session._verify))
+        options.update(_obstore.trust(session._verify))
     return options
-
-
-def _seconds(value: Any) -> str:
-    if not isinstance(value, (int, float)):
-        raise Unmapped("its timeouts")
-    return f"{max(1, round(value * 1000))}ms"
-
-
-def _trust(verify: Any) -> dict[str, Any]:
-    """Which certificates are trusted. A bundle of the user's comes on top of the system's own."""
-    if verify is False:
-        return {"allow_invalid_certificates": True}
-    if isinstance(verify, (str, os.PathLike)):
-        if os.path.isdir(verify):
-            raise Unmapped("a directory of certificates")
-        with os.fdopen(os.open(verify, os.O_RDONLY | os.O_CLOEXEC), "rb") as bundle:
-            return {"root_certificate": bundle.read()}
-    if verify not in (True, None):
-        raise Unmapped("its own TLS context")
-    return {}
 
 
 def provider(fs: Any, bucket: str, failed: Callable[[Exception], None]) -> Callable[[], dict[str, Any]]:
@@ -192,3 +158,88 @@ def provider(fs: Any, bucket: str, failed: Callable[[Exception], None]) -> Calla
         }
 
     return credentials
+
+
+class S3Dialect:
+    """S3, where obstore's uploads are proved by their etags, or by what the live client says of them."""
+
+    def __init__(self, store: S3Store, plain: S3Engine) -> None:
+        """Keep the store and the engine over its live client."""
+        self._store = store
+        self._plain = plain
+
+    def is_kept(self, key: str) -> bool:
+        """See `_obstore.Dialect`."""
+        return True
+
+    async def describe(self, bucket: str) -> Description:
+        """See `_obstore.Dialect`."""
+        return await describe(self._store.fs, bucket)
+
+    def client(self, told: Description, failed: Callable[[Exception], None]) -> tuple[Any, dict[str, Any]]:
+        """See `_obstore.Dialect`."""
+        from obstore.store import S3Store
+
+        ask = None if told.anonymous else provider(self._store.fs, told.bucket, failed)
+        return S3Store, {"config": told.config, "credential_provider": ask}
+
+    def pin(self, info: Info) -> dict[str, Any]:
+        """See `_obstore.Dialect`."""
+        return {"if_match": info.version} if info.version else {}
+
+    def version(self, meta: Any) -> str | None:
+        """See `_obstore.Dialect`."""
+        return cast("str | None", meta.get("e_tag"))
+
+    def is_doubtful(self, said: Exception) -> bool:
+        """See `_obstore.Dialect`: a precondition says it all."""
+        return False
+
+    async def send(self, bucket: Bucket, file: Outgoing, moved: Callable[[int], None], beside: int) -> Info | None:
+        """See `_obstore.Dialect`."""
+        key = file.location.key
+        if file.size <= WINDOW:
+            answer, _, proved = await _obstore.put(bucket, file, moved, _attributes(key))
+            return Info(key, file.size, False, answer["e_tag"]) if proved else await self._plain.described(file)
+        if _store_s3.part_size(file.size) > WINDOW:
+            return None
+        before = await self._uploads(key)
+        if before is None:
+            return None
+        try:
+            at_once = max(2, PARTS_AT_ONCE // beside)
+            await _obstore.put_parts(bucket, file, moved, _attributes(key), at_once)
+        except BaseException:
+            await asyncio.shield(self._abort(key, before))
+            raise
+        return await self._plain.described(file)
+
+    # obstore leaves the parts of a failed upload behind, and does not tell its id.
+
+    async def _uploads(self, key: str) -> set[str] | None:
+        """The ids of the unfinished uploads to a key; None where they cannot be listed."""
+        bucket, inner = split(key)
+        call = self._store._call
+        try:
+            page = await retried(lambda: call("list_multipart_uploads", Bucket=bucket, Prefix=inner))
+        except Exception:  # noqa: BLE001 - not allowed, or not offered: then the other engine sends the file
+            return None
+        if page.get("IsTruncated"):
+            return None
+        return {str(found["UploadId"]) for found in page.get("Uploads") or () if found["Key"] == inner}
+
+    async def _abort(self, key: str, before: set[str]) -> None:
+        """Abort the upload that failed; where it cannot be told from somebody else's, both are left."""
+        now = await self._uploads(key)
+        begun = (now or set()) - before
+        if len(begun) == 1:
+            bucket, inner = split(key)
+            upload = {"Bucket": bucket, "Key": inner, "UploadId": begun.pop()}
+            await self._store._abort(upload)
+        elif begun or now is None:
+            _logger.warning("an unfinished multipart upload to %s was left behind", self._store.url_of(key))
+
+
+def _attributes(key: str) -> dict[str, str]:
+    kind = _store_s3._content_type(key).get("ContentType")
+    return {"Content-Type": kind} if kind else {}

@@ -1,8 +1,8 @@
 """Moving bytes between a store and local files: whole or not at all.
 
 Two engines move the bytes: ``fsspec``, the live store's own client, which is always there,
-and ``obstore``, for S3 where that package is installed and the store can be described to it
-faithfully. Every other store is read and written by its own calls.
+and ``obstore``, for S3, GCS and Azure where that package is installed and the store can be
+described to it faithfully. Every other store is read and written by its own calls.
 ``REMOTEIO_ENGINE`` in the environment, or ``engine=``, chooses one.
 """
 
@@ -26,6 +26,7 @@ from remoteio._transfer_loop import Engine
 from remoteio._transfer_plan import WINDOW, Incoming, Limits, Outgoing, limits
 
 ENGINES = ("fsspec", "obstore")
+_MAPPED = ("s3", "gs", "abfs", "az")  # the stores that obstore may be told of
 ENVIRONMENT = "REMOTEIO_ENGINE"
 BLOCKING_STREAMS = 8
 RANGES_AHEAD = 4
@@ -209,7 +210,7 @@ def engine_for(store: Store, choice: str | None = None) -> Engine | None:
     if wanted not in (None, *ENGINES):
         raise ValueError(f"there is no engine {wanted!r}; {ENVIRONMENT} is one of {', '.join(ENGINES)}")
     plain = _plain_engine(store)
-    if plain is None or wanted == "fsspec" or not obstore_usable():
+    if store.protocol not in _MAPPED or wanted == "fsspec" or not obstore_usable():
         return plain
     from remoteio._engine_obstore import engine_of
 
@@ -245,7 +246,7 @@ def engines() -> dict[str, str]:
     elif _FORKED:
         told["obstore"] = "not used: this process was forked from one that uses it"
     else:
-        told["obstore"] = "switched off" if wanted == "fsspec" else "used for S3" + _exceptions()
+        told["obstore"] = "switched off" if wanted == "fsspec" else "used for S3, GCS and Azure" + _exceptions()
     return told
 
 

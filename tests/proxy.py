@@ -102,14 +102,21 @@ class Rule:
 class Proxy:
     """An HTTP proxy in front of a real server that counts, and fails on demand.
 
-    It sends every byte on as it came, the Host header too, so that signatures stay valid. All the
+    It sends every byte on as it came, the Host header too (unless told), so that signatures stay valid. All the
     rules take the same filters: ``method``, ``operation`` (see `Request.operation`), ``target`` (a
     regular expression searched in path and query, decoded), ``times`` (how often at most),
     ``skip`` (how many matching requests pass first), ``seconds`` (how long from now).
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, *, keeps_host: bool = True) -> None:
+        """Stand in front of a server.
+
+        Args:
+            upstream: Its URL.
+            keeps_host: Whether the server is told the Host that the client said, or its own.
+        """
         parts = urlsplit(upstream)
+        self._keeps_host = keeps_host
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._lock = threading.Lock()
         self._requests: list[Request] = []
@@ -280,7 +287,7 @@ class Proxy:
         if rule is not None and rule.action == "call":
             await asyncio.get_running_loop().run_in_executor(None, rule.value)
         await link.connect()
-        link.writer.write(head)
+        link.writer.write(self._for_upstream(head))
         limit = rule.value if rule is not None and rule.action == "cut_request" else None
         sending = asyncio.ensure_future(self._pump(reader, link.writer, _framing(request.headers), limit))
         self._tasks.add(sending)
@@ -311,7 +318,7 @@ class Proxy:
             if not head:
                 return False
             status = int(head.split(b" ", 2)[1])
-            writer.write(self._own_location(head, request))
+            writer.write(await self._for_client(head, request))
             if status >= 200:
                 break
         headers = _headers(head)
@@ -327,8 +334,15 @@ class Proxy:
         closes = "close" in headers.get("connection", "").lower() or framing == ("close", 0)
         return sending.done() and not closes
 
-    def _own_location(self, head: bytes, request: Request) -> bytes:
-        """Point the resumable upload's address, which GCS answers, at this proxy."""
+    def _for_upstream(self, head: bytes) -> bytes:
+        """The head of a request as the server gets it."""
+        if self._keeps_host:
+            return head
+        own = f"\r\nHost: {self._upstream[0]}:{self._upstream[1]}\r\n".encode()
+        return re.sub(rb"\r\nhost:[^\r]*\r\n", own, head, count=1, flags=re.IGNORECASE)
+
+    async def _for_client(self, head: bytes, request: Request) -> bytes:
+        """The head of an answer as the client gets it: the address of GCS's resumable uploads leads to this proxy."""
         theirs = f"http://{self._upstream[0]}:{self._upstream[1]}".encode()
         return head.replace(b"Location: " + theirs, b"Location: " + self.url.encode()) if theirs in head else head
 
