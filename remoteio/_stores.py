@@ -17,7 +17,7 @@ from remoteio.errors import MissingPackageError
 
 __all__ = ["Location", "known", "parse", "resolve", "url_to_fs"]
 
-EXTRAS = {"s3": "s3", "gs": "gcs"}
+EXTRAS = {"s3": "s3", "gs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 BUCKET_PROTOCOLS = frozenset({"s3", "gs"})
 _ENVIRONMENT = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST", "FSSPEC_", "GCSFS_")
 SECRET_LENGTH = 6  # a shorter word may stand in a message by chance, and would hide what it says
