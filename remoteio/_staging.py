@@ -17,6 +17,7 @@ from remoteio import (
     _node_cache,
     _node_root,
     _settings,
+    _staging_kept,
     _staging_ranks,
     _staging_remote,
     _staging_tree,
@@ -27,8 +28,9 @@ from remoteio import _staging_upload as _upload
 from remoteio._node_root import Root, Temporary
 from remoteio._progress import Progress, Wish
 from remoteio._settings import Settings
+from remoteio._staging_kept import resume_upload
 from remoteio._staging_remote import Remote
-from remoteio._staging_upload import Plan, resume_upload
+from remoteio._staging_upload import Plan
 from remoteio._stores import Location
 from remoteio._urls import Url
 from remoteio.errors import ScopeError
@@ -310,8 +312,8 @@ class _Working(_Block):
 
     def _keep(self, plan: Plan | None, error: BaseException) -> None:
         temporary, self._temporary = self._temporary, None
-        assert temporary is not None
-        _keep(self._root, temporary, plan or _upload.unchecked_plan(self.path, self._remote), error)
+        plan = plan or _upload.unchecked_plan(self.path, self._remote)
+        _staging_kept.keep(self._root, temporary, plan, error)
 
     def abandon(self, error: BaseException | None) -> None:
         self._leave(None)
@@ -353,12 +355,8 @@ class _Sharing(_Block):
             if not plan.is_empty:
                 _send(plan, self._remote, self._wishes)
         except BaseException as error:
-            temporary = Temporary(self._root)
-            top = os.path.join(temporary.path, "data", os.path.basename(self.path))
-            os.rename(os.path.dirname(self.path), os.path.dirname(top))
-            plan = plan or _upload.unchecked_plan(top, self._remote)
-            plan.top = top
-            _keep(self._root, temporary, plan, error)
+            plan = plan or _upload.unchecked_plan(self.path, self._remote)
+            _staging_kept.keep(self._root, None, plan, error)
             raise
 
     def abandon(self, error: BaseException | None) -> None:
@@ -372,11 +370,3 @@ class _Sharing(_Block):
 def _send(plan: Plan, remote: Remote, wishes: _Wishes) -> None:
     _upload.skip_what_others_wrote(plan, remote)
     _upload.run(plan, wishes.progress, wishes.max_concurrency)
-
-
-def _keep(root: Root, temporary: Temporary, plan: Plan, error: BaseException) -> None:
-    """Keep the copy, and say so: by the error raised from here, or in the log where the program is being stopped."""
-    kept = _upload.keep(root, temporary, plan)
-    if isinstance(error, Exception):
-        raise _upload.failed(plan, error, kept) from error
-    _upload.log.warning("the upload to %s was interrupted; the local copy is kept in %s", plan.location.url.shown, kept)

@@ -1,23 +1,20 @@
-"""Sending a staged copy home: what, in which order, verified; and kept where that fails."""
+"""Sending a staged copy home: what, in which order, verified."""
 
 from __future__ import annotations
 
 import errno
 import fnmatch
 import hashlib
-import logging
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from remoteio import _locks, _node_root, _settings, _staging_tree, _stores, _transfer
-from remoteio._node_root import Root, Temporary
+from remoteio import _staging_tree, _stores, _transfer
 from remoteio._progress import Progress, Wish
 from remoteio._settings import Settings
-from remoteio._staging_remote import Remote, look
+from remoteio._staging_remote import Remote
 from remoteio._store import Info
 from remoteio._stores import Location
 from remoteio.errors import StagingError
@@ -26,11 +23,8 @@ from remoteio.errors import StagingError
 # describes files, then what says that all is complete.
 LAST = (("*.index.json", ".metadata"), ("_SUCCESS", "latest*"))
 ASK_SINGLY = 16
-SIDECAR = "upload.json"
 BLOCK = 8 * 2**20
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
-
-log = logging.getLogger("remoteio")
 
 
 @dataclass(slots=True)
@@ -263,99 +257,7 @@ def conflict(location: Location, said: str) -> StagingError:
     return StagingError(errno.EEXIST, f"{os.strerror(errno.EEXIST)} ({said})", location.url.shown)
 
 
-# ---- keeping what could not be sent
-
-
-def keep(root: Root, temporary: Temporary, plan: Plan) -> str:
-    """Put a working copy where it stays, with all that ``resume_upload`` needs.
-
-    Returns:
-        The path of the copy, which has its name still.
-    """
-    content = {
-        "url": plan.location.url.shown,
-        "is_dir": plan.is_dir,
-        "files": plan.files,
-        "folders": plan.folders,
-        "gone": plan.gone,
-        "done": sorted(plan.done),
-        "checked": plan.checked,
-    }
-    _locks.write_json(os.path.join(temporary.path, SIDECAR), content)
-    folder = os.path.join(root.part("kept"), uuid.uuid4().hex[:16])
-    relative = os.path.relpath(plan.top, temporary.path)
-    temporary.moved(folder)
-    return os.path.join(folder, relative)
-
-
-def failed(plan: Plan, error: BaseException, kept: str) -> StagingError:
-    """The error of an upload that failed: reason, how far it came, and where the copy is."""
-    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-    about = getattr(error, "filename", None)
-    if about and about != plan.location.url.shown:
-        reason = f"{about}: {reason}"
-    said = (
-        f"{reason}; {len(plan.done)} of {len(plan.files)} files went up; the local copy is kept in {kept}, "
-        f"and remoteio.resume_upload({kept!r}) sends the rest"
-    )
-    raised = StagingError(number, said, plan.location.url.shown)
-    raised.kept_path = kept
-    return raised
-
-
-def resume_upload(
-    kept_path: str | os.PathLike[str],
-    *,
-    url: str | None = None,
-    storage_options: Mapping[str, object] | None = None,
-    progress: Wish = None,
-    max_concurrency: int | None = None,
-) -> None:
-    """Finish an upload that failed, in this process or another; then the kept copy is removed.
-
-    Args:
-        kept_path: As the error named it.
-        url: Where it goes. Needed only where the URL held credentials, which are never written down.
-        storage_options: As for ``staged_local``.
-        progress: As for ``staged_local``.
-        max_concurrency: As for ``staged_local``.
-
-    Raises:
-        FileNotFoundError: Nothing is kept there.
-        ValueError: The URL is needed.
-        StagingError: It failed again; the copy is kept where it is.
-    """
-    top = os.path.abspath(os.fspath(kept_path))
-    folder = os.path.dirname(os.path.dirname(top))
-    content = _locks.read_json(os.path.join(folder, SIDECAR))
-    if content is None or not os.path.lexists(top):
-        raise FileNotFoundError(errno.ENOENT, "no upload is kept here", top)
-    if url is None and "***" in content["url"]:
-        raise ValueError(f"the URL {content['url']} is not whole, as it held credentials: give it as url=...")
-    settings = with_options(_settings.current(), storage_options, url or content["url"])
-    parsed = _stores.parse(url or content["url"], settings)
-    if parsed is None:
-        raise ValueError(f"{url or content['url']} is no URL")
-    plan = Plan(
-        _stores.resolve(parsed, settings),
-        top,
-        bool(content["is_dir"]),
-        dict(content["files"]),
-        list(content["folders"]),
-        list(content["gone"]),
-        set(content["done"]),
-    )
-    try:
-        if not content["checked"]:
-            plan = plan_of(top, look(plan.location), settings, False, lambda name: True)
-        run(plan, progress, max_concurrency)
-    except Exception as error:  # whatever it is, the copy stays and the message says where
-        raise failed(plan, error, top) from error
-    finally:
-        content["done"] = sorted(plan.done)
-        _locks.write_json(os.path.join(folder, SIDECAR), content)
-    _node_root.remove_tree(folder)
+# ---- options
 
 
 def with_options(settings: Settings, options: Mapping[str, object] | None, url: str) -> Settings:
