@@ -154,7 +154,8 @@ def staged_local(
         shared: In ``w``: the processes of this node fill one directory, which goes up once, when the last has left.
             Where ``LOCAL_WORLD_SIZE`` is set (torchrun does) so many are waited for.
         progress: True for bars, None for bars on a terminal only, False for nothing, or a callable that gets
-            ``(done_bytes, total_bytes, url)``, in any thread.
+            ``(done_bytes, total_bytes, url)``, in this thread. What it raises ends the transfer and is raised as it
+            is; the copy of an upload is then kept, and the log says where.
         max_concurrency: Requests at a time.
         timeout_s: Seconds to wait for another process that fetches the same, or that shares the directory. None
             waits as long as it gets on.

@@ -36,7 +36,7 @@ _logger = logging.getLogger("remoteio")
 
 
 def keep(root: Root, temporary: Temporary | None, plan: Plan, error: BaseException) -> None:
-    """Keep a working copy, and say where: by the error raised from here, or in the log where the program is stopped.
+    """Keep a working copy, and say where: by the error raised from here, or in the log where another has to be raised.
 
     Args:
         root: Where it is kept.
@@ -45,11 +45,12 @@ def keep(root: Root, temporary: Temporary | None, plan: Plan, error: BaseExcepti
         error: Why it was not done.
 
     Raises:
-        StagingError: Always, unless the program is being stopped.
+        StagingError: The upload failed. Nothing is raised where the program is being stopped, or where the caller's
+            own progress callable has ended the upload: the caller raises that.
     """
     kept, interrupt = _to_its_end(lambda: _keep(root, temporary, plan))
     error.kept_path = kept  # type: ignore[attr-defined]  # for those who share the copy
-    if interrupt is None and isinstance(error, Exception):
+    if interrupt is None and isinstance(error, Exception) and error is not plan.ended_by:
         raise failed(plan, error, kept) from error
     _logger.warning(
         "the upload to %s was interrupted; the local copy is kept in %s, and remoteio.resume_upload(%r) sends it",
@@ -178,6 +179,8 @@ def resume_upload(
                 plan = _staging_upload.plan_of(top, remote, settings, False, lambda name: True)
             _staging_upload.run(plan, progress, max_concurrency)
         except Exception as error:  # whatever it is, the copy stays and the message says where
+            if error is plan.ended_by:
+                raise
             raise failed(plan, error, top) from error
         finally:
             content["done"] = sorted(plan.done)

@@ -331,11 +331,13 @@ class Session:
         failed = (state.get("outcome") or {}).get("failed")
         if failed:
             pid = state["outcome"].get("pid")
-            said = f"{os.strerror(errno.ECANCELED)} (process {pid} of this node: {failed}; nothing goes up)"
+            kept = state["outcome"].get("kept")
+            end = f"the local copy is kept in {kept}" if kept else "nothing goes up"
+            said = f"{os.strerror(errno.ECANCELED)} (process {pid} of this node: {failed}; {end})"
             if state["outcome"].get("sent"):
                 said = failed
             error = StagingError(state["outcome"].get("errno") or errno.ECANCELED, said, self._shown)
-            error.kept_path = state["outcome"].get("kept")
+            error.kept_path = kept
             raise error
         return turn
 
@@ -346,9 +348,10 @@ class Session:
         try:
             send()
         except BaseException as error:
-            outcome: dict[str, Any] = {"failed": f"{type(error).__name__}: {error}", "pid": os.getpid()}
+            reason, kept = f"{type(error).__name__}: {error}", getattr(error, "kept_path", None)
+            outcome: dict[str, Any] = {"failed": reason, "pid": os.getpid(), "kept": kept}
             if isinstance(error, StagingError):
-                outcome.update(failed=error.strerror, sent=True, errno=error.errno, kept=error.kept_path)
+                outcome.update(failed=error.strerror, sent=True, errno=error.errno)
             self._settle(outcome)
             raise
         self._settle({"failed": None})

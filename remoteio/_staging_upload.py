@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from remoteio import _staging_tree, _stores, _transfer
-from remoteio._progress import Progress, Wish
+from remoteio._progress import Progress, Told, Wish
 from remoteio._settings import Settings
 from remoteio._staging_remote import Remote
 from remoteio._store import Info
@@ -40,6 +40,7 @@ class Plan:
         gone: Keys to delete in the end.
         done: Local names that are there already.
         checked: Whether the copy was looked through; if not, the plan is empty.
+        ended_by: What the caller's own progress callable raised, and so ended the upload.
     """
 
     location: Location
@@ -50,6 +51,7 @@ class Plan:
     gone: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
     checked: bool = True
+    ended_by: BaseException | None = None
 
     def path(self, name: str) -> str:
         """The local path of a name."""
@@ -145,34 +147,44 @@ def run(plan: Plan, progress: Wish, max_concurrency: int | None) -> None:
 
     Raises:
         OSError: A file could not be sent, or is not there whole.
+        BaseException: What the progress callable raised, which ``plan.ended_by`` then is too.
     """
-    names = [name for name in plan.files if name not in plan.done]
-    sizes = {name: os.stat(plan.path(name)).st_size for name in names}
-    _make_parents(plan, names)
-    by_path = {plan.path(name): name for name in names}
-    bars = Progress(progress, plan.location.url.shown, sum(sizes.values()), len(names), "sending")
+    told = Told(progress) if callable(progress) else progress
     try:
-        for group in phases(names, sizes):
-            items = [(plan.path(name), plan.place(plan.files[name])) for name in group]
-            sent = _transfer.upload(
-                items,
-                progress=bars,
-                max_concurrency=max_concurrency,
-                done=lambda path: plan.done.add(by_path[path]),
-            )
-            for (path, location), info in zip(items, sent, strict=True):
-                if not _agrees(location, info, path):
-                    plan.done.discard(by_path[path])
-                    said = "other bytes are there than were sent; does somebody else write there?"
-                    raise location.error(errno.EIO, said)
-    finally:
-        bars.close()
+        _send_files(plan, told, max_concurrency)
+    except BaseException:
+        plan.ended_by = told.failure if isinstance(told, Told) else None
+        raise
     store = plan.location.store
     for key in plan.folders:
         store.make_directory(plan.place(key).key, marker=True)
     gone = [f"{plan.location.key}/{key}" if key else plan.location.key for key in plan.gone]
     for _, error in store.delete_many(gone):
         raise error
+
+
+def _send_files(plan: Plan, progress: Wish, max_concurrency: int | None) -> None:
+    names = [name for name in plan.files if name not in plan.done]
+    sizes = {name: os.stat(plan.path(name)).st_size for name in names}
+    _make_parents(plan, names)
+    bars = Progress(progress, plan.location.url.shown, sum(sizes.values()), len(names), "sending")
+    try:
+        for group in phases(names, sizes):
+            _send_group(plan, group, bars, max_concurrency)
+    finally:
+        bars.close()
+
+
+def _send_group(plan: Plan, group: Sequence[str], bars: Progress, max_concurrency: int | None) -> None:
+    by_path = {plan.path(name): name for name in group}
+    items = [(path, plan.place(plan.files[name])) for path, name in by_path.items()]
+    sent = _transfer.upload(
+        items, progress=bars, max_concurrency=max_concurrency, done=lambda path: plan.done.add(by_path[path])
+    )
+    for (path, location), info in zip(items, sent, strict=True):
+        if not _agrees(location, info, path):
+            plan.done.discard(by_path[path])
+            raise location.error(errno.EIO, "other bytes are there than were sent; does somebody else write there?")
 
 
 def _make_parents(plan: Plan, names: Iterable[str]) -> None:

@@ -35,6 +35,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture(params=["memory", "s3", "gcs"])
+def remote(request: pytest.FixtureRequest) -> Place:
+    """An empty directory, on each kind of object store in turn."""
+    found: Place = request.getfixturevalue(f"{request.param}_place")
+    return found
+
+
 def fail(place: Place, name: str = "run", folder: Path | None = None, size: int = 1000) -> str:
     """Let an upload be refused; where its copy is kept."""
     with pytest.raises(StagingError) as caught, staged_local(place.url(f"{name}/"), "w", cache_dir=folder) as path:
@@ -249,3 +256,93 @@ def test_where_no_thread_starts_any_more_the_copy_is_kept_all_the_same(
     monkeypatch.setattr(threading.Thread, "start", start)
     path = fail(memory_place)
     assert tree(path)["work"] == b"w" * 1000
+
+
+# ---- what the progress callable raises
+
+
+class Enough(Exception):
+    """What a callable raises here."""
+
+
+class Counting:
+    """A callable that raises once bytes have moved, and counts how often it was asked after that."""
+
+    def __init__(self, at: int = 1) -> None:
+        self.at = at
+        self.raised = 0
+
+    def __call__(self, done: int, total: int, url: str) -> None:
+        if done >= self.at:
+            self.raised += 1
+            raise Enough("enough")
+
+
+@pytest.mark.parametrize("mode", ["r", "r+"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_on_the_way_down_it_is_raised_as_it_is_and_nothing_stays(
+    remote: Place, scratch: Path, mode: Any, at: int
+) -> None:
+    url = remote.put("x", b"1" * 1000)
+    counting = Counting(at)
+    with pytest.raises(Enough), staged_local(url, mode, progress=counting):
+        raise AssertionError("the block was entered")
+    assert counting.raised == 1
+    assert not (scratch / f"remoteio-{os.getuid()}-live").exists()  # a server may have been started in there too
+
+
+@pytest.mark.parametrize("at", [0, 1])
+@pytest.mark.parametrize("shared", [False, True])
+def test_on_the_way_up_it_is_raised_as_it_is_and_the_work_is_kept(
+    remote: Place, caplog: pytest.LogCaptureFixture, at: int, shared: bool
+) -> None:
+    counting = Counting(at)
+    with pytest.raises(Enough), staged_local(remote.url("run/"), "w", progress=counting, shared=shared) as path:
+        write(f"{path}/x", b"1" * 1000)
+    assert counting.raised == 1
+    (one,) = cache.kept()
+    assert f"the local copy is kept in {one.path}" in caplog.text
+    assert tree(one.path) == {"x": b"1" * 1000}
+    resume_upload(one.path)
+    assert remote.files() == {"run/x": b"1" * 1000}
+
+
+def test_on_the_way_up_the_index_does_not_follow_it(s3_place: Place) -> None:
+    with pytest.raises(Enough), staged_local(s3_place.url("run/"), "w", progress=Counting()) as path:
+        write(f"{path}/shard", b"1" * 1000)
+        write(f"{path}/model.index.json", b"2")
+    assert "run/model.index.json" not in s3_place.files()
+
+
+def test_an_object_in_parts_is_not_replaced_where_it_raises_in_the_middle(
+    s3_place: Place, proxy: servers.Proxy
+) -> None:
+    s3_place.put("x", b"old")
+    proxy.delay(1, operation="UploadPart", skip=2)
+    options = proxy.storage_options
+    with (
+        pytest.raises(Enough),
+        staged_local(s3_place.url("x"), "w", progress=Counting(), storage_options=options) as path,
+    ):
+        write(path, b"n" * 40 * 2**20)
+    assert s3_place.read("x") == b"old"
+    assert proxy.tally["AbortMultipartUpload"] == 1
+
+
+def test_in_a_later_sending_it_is_raised_as_it_is_too(memory_place: Place) -> None:
+    path = fail(memory_place)
+    os.unlink(f"{path}/foreign")
+    with pytest.raises(Enough):
+        resume_upload(path, progress=Counting())
+    resume_upload(path)
+    assert memory_place.read("run/work") == b"w" * 1000
+
+
+def test_a_store_that_fails_while_a_callable_listens_is_told_as_ever(s3_place: Place, proxy: servers.Proxy) -> None:
+    proxy.deny(operation="PutObject")
+    options = proxy.storage_options
+    with (
+        pytest.raises(StagingError),
+        staged_local(s3_place.url("x"), "w", progress=print, storage_options=options) as path,
+    ):
+        write(path, b"n")
