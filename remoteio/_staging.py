@@ -160,6 +160,10 @@ def staged_local(
         timeout_s: Seconds to wait for another process that fetches the same, or that shares the directory. None
             waits as long as it gets on.
 
+    What somebody else has written meanwhile under the same name, with other content, is an error and stays as it is. S3
+    and GCS compare in the moment of the write; a store without conditions leaves open the moment before it, and so
+    does S3 for files in parts where obstore sends them.
+
     Returns:
         A context that yields the local path, a ``str`` with the URL's own last name.
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import fnmatch
 import hashlib
+import itertools
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,6 +19,7 @@ from remoteio._settings import Settings
 from remoteio._staging_remote import Remote
 from remoteio._store import Info
 from remoteio._stores import Location
+from remoteio._transfer_plan import UnexpectedError
 from remoteio.errors import StagingError
 
 # What readers take for the word that everything else is there, so it goes up when everything else is: first what
@@ -24,6 +27,8 @@ from remoteio.errors import StagingError
 LAST = (("*.index.json", ".metadata"), ("_SUCCESS", "latest*"))
 ASK_SINGLY = 16
 BLOCK = 8 * 2**20
+TRIES = 5
+PAUSE_S = 0.2
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
 
 
@@ -40,6 +45,8 @@ class Plan:
         gone: Keys to delete in the end.
         done: Local names that are there already.
         checked: Whether the copy was looked through; if not, the plan is empty.
+        expected: By local name, the version that a file may replace; empty where nothing may be there. What is not
+            named replaces whatever is there.
         ended_by: What the caller's own progress callable raised, and so ended the upload.
     """
 
@@ -51,6 +58,7 @@ class Plan:
     gone: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
     checked: bool = True
+    expected: dict[str, str] = field(default_factory=dict)
     ended_by: BaseException | None = None
 
     def path(self, name: str) -> str:
@@ -176,15 +184,50 @@ def _send_files(plan: Plan, progress: Wish, max_concurrency: int | None) -> None
 
 
 def _send_group(plan: Plan, group: Sequence[str], bars: Progress, max_concurrency: int | None) -> None:
-    by_path = {plan.path(name): name for name in group}
+    for tries in itertools.count(1):
+        names = [name for name in group if name not in plan.done]
+        try:
+            _send_some(plan, names, bars, max_concurrency)
+            return
+        except UnexpectedError as error:
+            if tries > TRIES + len(group):
+                raise
+            _meet(plan, next(name for name in names if plan.path(name) == error.path))
+
+
+def _send_some(plan: Plan, names: Sequence[str], bars: Progress, max_concurrency: int | None) -> None:
+    by_path = {plan.path(name): name for name in names}
     items = [(path, plan.place(plan.files[name])) for path, name in by_path.items()]
     sent = _transfer.upload(
-        items, progress=bars, max_concurrency=max_concurrency, done=lambda path: plan.done.add(by_path[path])
+        items,
+        progress=bars,
+        max_concurrency=max_concurrency,
+        done=lambda path: plan.done.add(by_path[path]),
+        expected={plan.path(name): version for name, version in plan.expected.items()},
     )
     for (path, location), info in zip(items, sent, strict=True):
         if not _agrees(location, info, path):
             plan.done.discard(by_path[path])
             raise location.error(errno.EIO, "other bytes are there than were sent; does somebody else write there?")
+
+
+def _meet(plan: Plan, name: str) -> None:
+    """Look at the object because of which a file was refused.
+
+    It may be the file itself, sent by a request whose answer was lost, or the same from somebody else.
+
+    Raises:
+        StagingError: Its content is another.
+    """
+    location = plan.place(plan.files[name])
+    found = location.store.head(location.key)
+    if found is None or found.is_dir:
+        plan.expected[name] = ""  # gone meanwhile
+        time.sleep(PAUSE_S)
+    elif same_content(location, found, plan.path(name)):
+        plan.done.add(name)
+    else:
+        raise conflict(location, "somebody else has written other content there in this moment")
 
 
 def _make_parents(plan: Plan, names: Iterable[str]) -> None:
@@ -243,7 +286,9 @@ def same_content(location: Location, info: Info, path: str) -> bool:
 
 
 def skip_what_others_wrote(plan: Plan, before: Remote) -> None:
-    """Take out what somebody else has written meanwhile with the same content.
+    """Take out what somebody else has written meanwhile with the same content; the rest replaces what is seen now.
+
+    Between this look and the write S3 and GCS compare for us. A store without conditions leaves that moment open.
 
     Raises:
         StagingError: Its content is another.
@@ -254,7 +299,11 @@ def skip_what_others_wrote(plan: Plan, before: Remote) -> None:
         infos = _infos(plan, names)
     except PermissionError:
         return
+    plan.expected = dict.fromkeys(names, "")
     for name, info in infos.items():
+        plan.expected.pop(name)
+        if info.version:
+            plan.expected[name] = info.version
         old = known.get(plan.files[name])
         if old is not None and (old.size, old.version) == (info.size, info.version):
             continue

@@ -276,6 +276,93 @@ def test_what_somebody_elsewhere_wrote_meanwhile_is_not_overwritten(s3_place: Pl
     assert s3_place.read("x") == b"theirs"
 
 
+@pytest.fixture(params=["fsspec", "obstore"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each engine in turn."""
+    pytest.importorskip(request.param)
+    monkeypatch.setenv("REMOTEIO_ENGINE", request.param)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("mode", ["w", "r+"])
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_what_comes_between_the_look_and_the_write_is_not_overwritten(
+    s3_place: Place, proxy: servers.Proxy, engine: str, mode: Any, old: bytes
+) -> None:
+    if old:
+        s3_place.put("x", old)
+    proxy.before(lambda: s3_place.put("x", b"theirs"), operation="PutObject", times=1)
+    with (
+        pytest.raises(StagingError, match="other content there in this moment") as caught,
+        staged_local(s3_place.url("x"), mode, storage_options=proxy.storage_options) as path,
+    ):
+        write(path, b"mine")
+    assert s3_place.read("x") == b"theirs"
+    assert Path(str(caught.value.kept_path)).read_bytes() == b"mine"
+
+
+def test_on_gcs_too_what_comes_between_the_look_and_the_write_is_not_overwritten(
+    gcs_place: Place, gcs_proxy: servers.Proxy
+) -> None:
+    gcs_proxy.before(lambda: gcs_place.put("x", b"theirs"), method="POST", times=1)
+    with (
+        pytest.raises(StagingError, match="other content there in this moment"),
+        staged_local(gcs_place.url("x"), "w", storage_options=gcs_proxy.gcs_options) as path,
+    ):
+        write(path, b"mine")
+    assert gcs_place.read("x") == b"theirs"
+
+
+def test_the_same_content_from_somebody_in_the_same_moment_is_no_conflict(
+    s3_place: Place, proxy: servers.Proxy, engine: str
+) -> None:
+    proxy.before(lambda: s3_place.put("run/a", b"same"), operation="PutObject", target="/a$", times=1)
+    with staged_local(s3_place.url("run/"), "w", storage_options=proxy.storage_options) as path:
+        write(f"{path}/a", b"same")
+        write(f"{path}/b", b"other")
+    assert s3_place.files() == {"run/a": b"same", "run/b": b"other"}
+
+
+@pytest.mark.parametrize(("size", "operation"), [(7, "PutObject"), (9 * MIB, "CompleteMultipartUpload")])
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_an_upload_whose_answer_was_lost_is_no_conflict_with_itself(
+    s3_place: Place, proxy: servers.Proxy, engine: str, size: int, operation: str, old: bytes
+) -> None:
+    if old:
+        s3_place.put("x", old)
+    proxy.lose_response(operation=operation, times=1)
+    with staged_local(s3_place.url("x"), "w", storage_options=proxy.storage_options) as path:
+        write(path, b"n" * size)
+    assert s3_place.read("x") == b"n" * size
+
+
+def test_what_is_deleted_between_the_look_and_the_write_is_written_anew(
+    s3_place: Place, proxy: servers.Proxy, engine: str
+) -> None:
+    s3_place.put("x", b"old")
+    proxy.before(lambda: s3_place.fs().rm_file(s3_place.url("x")), operation="PutObject", times=1)
+    with staged_local(s3_place.url("x"), storage_options=proxy.storage_options) as path:
+        write(path, b"mine")
+    assert s3_place.read("x") == b"mine"
+
+
+def test_two_nodes_with_other_content_in_one_moment_are_an_error(
+    s3_place: Place, ranks: Ranks, tmp_path: Path, proxy: servers.Proxy
+) -> None:
+    # Each has a temporary folder of its own, as two nodes have, so that neither knows of the other.
+    proxy.delay(1, operation="PutObject")
+    for node in "ab":
+        (tmp_path / node / "tmp").mkdir(parents=True)
+        environment = {**proxy.environment(), "TMPDIR": str(tmp_path / node / "tmp")}
+        block = "open(f'{path}/same', 'w').write(os.environ['LOCAL_RANK'])"
+        ranks.add(s3_place.url("run/"), "w", block, environment=environment)
+    ranks.go()
+    results = sorted(ranks.results(), key=lambda result: "error" in result)
+    assert [result.get("error") for result in results] == [None, "StagingError"]
+    assert "other content" in results[1]["text"]
+    assert s3_place.read("run/same").decode() == results[0]["rank"]
+
+
 def test_what_is_there_from_earlier_is_overwritten(s3_place: Place) -> None:
     for word in (b"first", b"second"):
         with staged_local(s3_place.url("run/"), "w") as path:
