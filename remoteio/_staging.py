@@ -20,6 +20,7 @@ from remoteio import (
     _staging_kept,
     _staging_ranks,
     _staging_remote,
+    _staging_shared,
     _staging_tree,
     _stores,
     _transfer,
@@ -141,6 +142,10 @@ def staged_local(
         with staged_local("s3://bucket/model.pt") as path:
             model = torch.jit.load(path)
 
+    What somebody else has written meanwhile under the same name, with other content, is an error and stays as it is. S3
+    and GCS compare in the moment of the write; a store without conditions leaves open the moment before it, and so
+    does S3 for files in parts where obstore sends them.
+
     Args:
         path: A URL of a file or directory. A local path is yielded as it is. An empty directory comes back only where
             the store has a marker for it; ``remote_io(directory_markers=True)`` around the block writes them.
@@ -159,10 +164,6 @@ def staged_local(
         max_concurrency: Requests at a time.
         timeout_s: Seconds to wait for another process that fetches the same, or that shares the directory. None
             waits as long as it gets on.
-
-    What somebody else has written meanwhile under the same name, with other content, is an error and stays as it is. S3
-    and GCS compare in the moment of the write; a store without conditions leaves open the moment before it, and so
-    does S3 for files in parts where obstore sends them.
 
     Returns:
         A context that yields the local path, a ``str`` with the URL's own last name.
@@ -346,7 +347,7 @@ class _Sharing(_Block):
         self._settings = settings
         self._wishes = wishes
         name = _staging_remote.entry_name(remote, settings)
-        self._session = _staging_ranks.Session(root, name, remote, wishes.timeout_s)
+        self._session = _staging_shared.Session(root, name, remote, wishes.timeout_s)
         self.path = self._session.top
 
     def finish(self) -> None:

@@ -374,14 +374,24 @@ def test_what_is_there_from_earlier_is_overwritten(s3_place: Place) -> None:
 
 FILL = "open(f\"{path}/rank-{os.environ['LOCAL_RANK']}\", 'w').write('x'); said.update(path=path)"
 WORLD = {"LOCAL_WORLD_SIZE": "4"}
+BREAK = "import fcntl\n    def flock(*_): {}\n    fcntl.flock = flock"
+
+
+@pytest.fixture(params=["works", "is granted to everybody", "is not known"])
+def flock(request: pytest.FixtureRequest) -> str:
+    """What makes ``flock`` so in a process."""
+    broken = {"is granted to everybody": "pass", "is not known": "raise OSError(38, 'no')"}
+    return BREAK.format(broken[request.param]) if request.param in broken else ""
 
 
 def test_a_shared_directory_goes_up_once_when_the_last_has_left(
-    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, scratch: Path
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, flock: str, scratch: Path
 ) -> None:
     for number in range(4):
         block = f"{FILL}; time.sleep({number} / 2)"
-        ranks.add(proxy_place.url("run/"), "w", block, shared=True, environment={**proxy.environment(), **WORLD})
+        ranks.add(
+            proxy_place.url("run/"), "w", block, shared=True, before=flock, environment={**proxy.environment(), **WORLD}
+        )
     proxy.reset()
     ranks.go()
     results = ranks.results()
@@ -392,15 +402,15 @@ def test_a_shared_directory_goes_up_once_when_the_last_has_left(
     assert left_in(scratch) == []
 
 
-def test_those_who_are_early_wait_for_those_who_are_late(s3_place: Place, ranks: Ranks) -> None:
-    for number in range(2):
+def test_those_who_are_early_wait_for_those_who_are_late(s3_place: Place, ranks: Ranks, flock: str) -> None:
+    for _ in range(2):
         ranks.add(
             s3_place.url("run/"),
             "w",
             FILL,
             shared=True,
             environment={"LOCAL_WORLD_SIZE": "2"},
-            before=f"import time; late = {number}",
+            before=flock,
         )
     for number, process in enumerate(ranks.processes):
         assert process.stdout
@@ -414,11 +424,13 @@ def test_those_who_are_early_wait_for_those_who_are_late(s3_place: Place, ranks:
     assert sorted(s3_place.files()) == ["run/rank-0", "run/rank-1"]
 
 
-def test_where_one_raises_nothing_goes_up_and_all_raise(s3_place: Place, ranks: Ranks, scratch: Path) -> None:
+def test_where_one_raises_nothing_goes_up_and_all_raise(
+    s3_place: Place, ranks: Ranks, flock: str, scratch: Path
+) -> None:
     for number in range(4):
         end = "raise ValueError('no good')" if number == 2 else "pass"
         block = f"{FILL}; time.sleep({number} / 2)\n            {end}"
-        ranks.add(s3_place.url("run/"), "w", block, shared=True, environment=WORLD)
+        ranks.add(s3_place.url("run/"), "w", block, shared=True, before=flock, environment=WORLD)
     ranks.go()
     results = ranks.results()
     assert [result["error"] for result in results] == ["StagingError", "StagingError", "ValueError", "StagingError"]
@@ -427,10 +439,10 @@ def test_where_one_raises_nothing_goes_up_and_all_raise(s3_place: Place, ranks: 
     assert left_in(scratch) == []
 
 
-def test_where_one_is_killed_nothing_goes_up_and_all_raise(s3_place: Place, ranks: Ranks) -> None:
+def test_where_one_is_killed_nothing_goes_up_and_all_raise(s3_place: Place, ranks: Ranks, flock: str) -> None:
     for number in range(3):
         block = f"{FILL}; time.sleep(1); os.kill(os.getpid(), 9)" if number == 2 else FILL
-        ranks.add(s3_place.url("run/"), "w", block, shared=True, environment={"LOCAL_WORLD_SIZE": "3"})
+        ranks.add(s3_place.url("run/"), "w", block, shared=True, before=flock, environment={"LOCAL_WORLD_SIZE": "3"})
     ranks.go()
     results = ranks.results()
     assert [result.get("error") for result in results] == ["StagingError", "StagingError", None]
@@ -438,10 +450,10 @@ def test_where_one_is_killed_nothing_goes_up_and_all_raise(s3_place: Place, rank
     assert s3_place.files() == {}
 
 
-def test_those_who_come_after_one_was_killed_raise_too(s3_place: Place, ranks: Ranks) -> None:
+def test_those_who_come_after_one_was_killed_raise_too(s3_place: Place, ranks: Ranks, flock: str) -> None:
     for number in range(2):
         block = "os.kill(os.getpid(), 9)" if number == 0 else FILL
-        ranks.add(s3_place.url("run/"), "w", block, shared=True, environment={"LOCAL_WORLD_SIZE": "2"})
+        ranks.add(s3_place.url("run/"), "w", block, shared=True, before=flock, environment={"LOCAL_WORLD_SIZE": "2"})
     first, second = ranks.processes
     for process in (first, second):
         assert process.stdout
@@ -456,12 +468,12 @@ def test_those_who_come_after_one_was_killed_raise_too(s3_place: Place, ranks: R
 
 
 def test_where_the_upload_fails_all_raise_and_the_copy_is_kept(
-    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, flock: str
 ) -> None:
     proxy.deny(operation="PutObject")
     for _ in range(2):
         environment = {**proxy.environment(), "LOCAL_WORLD_SIZE": "2"}
-        ranks.add(proxy_place.url("run/"), "w", FILL, shared=True, environment=environment)
+        ranks.add(proxy_place.url("run/"), "w", FILL, shared=True, before=flock, environment=environment)
     ranks.go()
     results = ranks.results()
     assert [result["error"] for result in results] == ["StagingError"] * 2
@@ -475,6 +487,18 @@ def test_the_wait_for_one_that_never_comes_is_bounded(s3_place: Place, ranks: Ra
     (result,) = ranks.results()
     assert result["error"] == "StagingError"
     assert "1 of 2 processes have not left" in result["text"]
+
+
+def test_with_broken_locks_as_well_what_killed_members_left_is_removed(
+    s3_place: Place, ranks: Ranks, scratch: Path
+) -> None:
+    breaking = BREAK.format("pass")
+    ranks.add(s3_place.url("run/"), "w", "os.kill(os.getpid(), 9)", shared=True, before=breaking)
+    ranks.add(s3_place.url("other/"), "w", FILL, shared=True, before=f"{breaking}; time.sleep(2)")
+    ranks.go()
+    died, lived = ranks.results()
+    assert (died["died"], lived.get("error")) == (-signal.SIGKILL, None)
+    assert left_in(scratch) == []
 
 
 def test_alone_a_shared_directory_is_like_any_other(s3_place: Place, scratch: Path) -> None:
