@@ -233,6 +233,37 @@ def test_where_the_one_who_fetches_hangs_the_wait_ends_and_names_it(
     assert 1 <= time.monotonic() - began < 10
 
 
+def test_one_who_hangs_is_not_waited_for_for_ever_without_a_bound_either(
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remoteio._node_cache.STILL_S", 1.5)
+    url = proxy_place.put("model.pt", b"content")
+    proxy.hang(operation="GetObject")
+    ranks.add(url, "r", LOOK, environment=proxy.environment())
+    ranks.go()
+    while not proxy.tally["GetObject"]:
+        time.sleep(0.05)
+    with pytest.raises(StagingError, match="has been fetching"):
+        staged_local(url, "r", storage_options=proxy.storage_options).__enter__()
+
+
+def test_one_who_is_slow_is_waited_for(
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remoteio._node_cache.STILL_S", 3)
+    url = proxy_place.put("model.pt", b"c" * 8 * MIB)
+    proxy.cap(MIB)
+    ranks.add(url, "r", "pass", environment=proxy.environment())
+    ranks.go()
+    while not proxy.tally["GetObject"]:
+        time.sleep(0.05)
+    began = time.monotonic()
+    with staged_local(url, "r", storage_options=proxy.storage_options):
+        assert time.monotonic() - began > 3
+    assert proxy.tally["GetObject"] == 1
+    assert "error" not in ranks.results()[0]
+
+
 def test_with_broken_locks_every_process_has_the_right_bytes(s3_place: Place, ranks: Ranks) -> None:
     url = s3_place.put("model.pt", b"content")
     for broken in ("pass", "raise OSError(38, 'no')", "raise OSError(37, 'no')"):

@@ -222,6 +222,15 @@ def test_an_upload_to_a_busy_store_is_tried_again(proxy_place: Place, proxy: Any
     assert proxy_place.read("big") == data
 
 
+def test_an_upload_to_a_busy_gcs_is_tried_again(gcs_place: Place, gcs_proxy: Any, tmp_path: Path) -> None:
+    place = Place(gcs_place.base, "gcs", gcs_proxy.gcs_options)
+    files = {"small": b"x" * 1000, "big": os.urandom(WINDOW + 7)}
+    gcs_proxy.answer(503, "ServiceUnavailable", "busy", method="POST", times=1)
+    gcs_proxy.answer(503, "ServiceUnavailable", "busy", method="PUT", times=1)
+    send(place, files, tmp_path)
+    assert gcs_place.files() == files
+
+
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
     [(403, "AccessDenied", PermissionError), (404, "NoSuchKey", FileNotFoundError), (416, "InvalidRange", OSError)],
