@@ -23,6 +23,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from remoteio import _obstore_s3, _store_s3
+from remoteio._obstore_answers import ELSEWHERE, Answer, Unreachable, as_answer
 from remoteio._obstore_s3 import Description, Unmapped
 from remoteio._store import Info, Store
 from remoteio._store_loop import RETRY_BOUND_S, TRIES, retried
@@ -75,7 +76,7 @@ class Bucket:
     def said(self, error: Exception) -> Exception:
         """What an exception of obstore means, as an exception that says so by its class or its code."""
         failure, self.failure = self.failure, None
-        return failure or _as_answer(error)
+        return failure or as_answer(error)
 
 
 _BUCKETS: WeakKeyDictionary[Store, dict[str, Bucket]] = WeakKeyDictionary()
@@ -181,9 +182,9 @@ class ObstoreEngine:
 
         The bucket then goes to the other engine.
         """
-        if isinstance(said, _Answer) and said.status in _ELSEWHERE:
+        if isinstance(said, Answer) and said.status in ELSEWHERE:
             reason = f"the store answered {said.status}"
-        elif isinstance(said, _Unreachable):
+        elif isinstance(said, Unreachable):
             reason = "obstore could not connect, or does not trust the store's certificate"
         else:
             return False
@@ -220,9 +221,9 @@ class ObstoreEngine:
             if file.size <= WINDOW:
                 return await self._put(bucket, file, count)
             return await self._put_parts(bucket, file, count, beside, before)
-        except (_Answer, _Unreachable) as said:
+        except (Answer, Unreachable) as said:
             # To compare takes the right to read, which one who only writes may lack: the other engine does without.
-            denied = bool(file.expected) and isinstance(said, _Answer) and said.status == 403
+            denied = bool(file.expected) and isinstance(said, Answer) and said.status == 403
             if not denied and not self._is_misled(file.location.key, said):
                 raise
         moved(-told)
@@ -400,49 +401,7 @@ def _is_kept(key: str) -> bool:
     return not any(part in ("", ".", "..") for part in key.split("/")) and not _CONTROL.search(key)
 
 
-_ELSEWHERE = (301, 302, 307, 308, 400, 405, 501)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([^<]*)</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
-
-
-class _Answer(Exception):
-    """An answer of the store that is not a success, told as botocore tells it."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.status = status
-        self.response = {
-            "Error": {"Code": code, "Message": message},
-            "ResponseMetadata": {"HTTPStatusCode": status},
-        }
-
-
-def _as_answer(error: Exception) -> Exception:
-    """obstore tells what happened in words only: they are read here."""
-    text = str(error)
-    status = _STATUS.search(text)
-    if status is not None:
-        code, message = _CODE.search(text), _MESSAGE.search(text)
-        number = status.group(1)
-        return _Answer(int(number), code.group(1) if code else number, message.group(1) if message else "")
-    first = text.partition("\n")[0]
-    if "BareRedirect" in text:
-        return _Answer(301, "PermanentRedirect", first)
-    if "Connection refused" in text:
-        return ConnectionRefusedError(errno.ECONNREFUSED, first)
-    if "kind: Timeout" in text:
-        return TimeoutError(errno.ETIMEDOUT, first)
-    if "kind: Connect" in text:
-        return _Unreachable(first)
-    if "HttpError" in text:
-        return ConnectionResetError(errno.ECONNRESET, first)
-    return error
-
-
-class _Unreachable(ConnectionError):
-    """The server could not be reached, or its certificate is not trusted."""
 
 
 # ---- the end of the interpreter

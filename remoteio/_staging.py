@@ -303,7 +303,7 @@ class _Working(_Block):
             if not plan.is_empty:
                 if self._claim is not None:
                     self._claim.check(plan)
-                _send(plan, self._remote, self._wishes)
+                _send(plan, self._remote, self._wishes, _unless_another_draws(self._wishes.progress))
                 sent = plan
         except BaseException as error:
             self._keep(plan, error)
@@ -359,7 +359,7 @@ class _Sharing(_Block):
         try:
             plan = _upload.plan_of(self.path, self._remote, self._settings, self._wishes.mirror, lambda name: True)
             if not plan.is_empty:
-                _send(plan, self._remote, self._wishes)
+                _send(plan, self._remote, self._wishes, self._wishes.progress)
         except BaseException as error:
             plan = plan or _upload.unchecked_plan(self.path, self._remote)
             _staging_kept.keep(self._root, None, plan, error)
@@ -373,6 +373,11 @@ class _Sharing(_Block):
 # ---- sending
 
 
-def _send(plan: Plan, remote: Remote, wishes: _Wishes) -> None:
+def _send(plan: Plan, remote: Remote, wishes: _Wishes, progress: Wish) -> None:
     _upload.skip_what_others_wrote(plan, remote)
-    _upload.run(plan, wishes.progress, wishes.max_concurrency)
+    _upload.run(plan, progress, wishes.max_concurrency)
+
+
+def _unless_another_draws(wish: Wish) -> Wish:
+    """Of the ranks of a node, which have one terminal, the first draws bars where nobody has said."""
+    return False if wish is None and os.environ.get("LOCAL_RANK", "0") != "0" else wish

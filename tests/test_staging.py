@@ -888,12 +888,11 @@ def test_bars_are_drawn_on_the_way_up(s3_place: Place) -> None:
     assert f"sending {url}" in process.communicate(timeout=60)[1]
 
 
-def test_bars_are_drawn_on_a_terminal(s3_place: Place) -> None:
-    url = s3_place.put("x", b"1" * 1000)
+def drawn_on_a_terminal(program: str, url: str, **environment: str) -> bytes:
+    """What a program draws."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'r'): pass"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **environment}
     process = subprocess.Popen([sys.executable, "-c", program, url], stderr=theirs, env=environment)
     os.close(theirs)
     drawn = b""
@@ -904,7 +903,19 @@ def test_bars_are_drawn_on_a_terminal(s3_place: Place) -> None:
         pass
     process.wait(timeout=60)
     os.close(ours)
-    assert b"fetching" in drawn
+    return drawn
+
+
+def test_bars_are_drawn_on_a_terminal(s3_place: Place) -> None:
+    url = s3_place.put("x", b"1" * 1000)
+    program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'r'): pass"
+    assert b"fetching" in drawn_on_a_terminal(program, url, LOCAL_RANK="1")
+
+
+@pytest.mark.parametrize(("rank", "drawn"), [("0", True), ("1", False)])
+def test_of_the_ranks_that_send_the_first_draws(s3_place: Place, rank: str, drawn: bool) -> None:
+    program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'w') as path: open(path, 'w').write('1')"
+    assert (b"sending" in drawn_on_a_terminal(program, s3_place.url("x"), LOCAL_RANK=rank)) == drawn
 
 
 # ---- processes
