@@ -76,6 +76,10 @@ class Progress:
         if self._bars:
             self._bars[0].update(count)
 
+    def go_back_to(self, done: int) -> None:
+        """So many bytes are what counts; what was moved beyond them is moved again."""
+        self.add(done - self._done)
+
     def file_done(self) -> None:
         """One more file is complete."""
         if len(self._bars) > 1:

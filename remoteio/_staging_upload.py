@@ -178,12 +178,14 @@ def _send_files(plan: Plan, progress: Wish, max_concurrency: int | None) -> None
     bars = Progress(progress, plan.location.url.shown, sum(sizes.values()), len(names), "sending")
     try:
         for group in phases(names, sizes):
-            _send_group(plan, group, bars, max_concurrency)
+            _send_group(plan, group, sizes, bars, max_concurrency)
     finally:
         bars.close()
 
 
-def _send_group(plan: Plan, group: Sequence[str], bars: Progress, max_concurrency: int | None) -> None:
+def _send_group(
+    plan: Plan, group: Sequence[str], sizes: Mapping[str, int], bars: Progress, max_concurrency: int | None
+) -> None:
     for tries in itertools.count(1):
         names = [name for name in group if name not in plan.done]
         try:
@@ -193,6 +195,7 @@ def _send_group(plan: Plan, group: Sequence[str], bars: Progress, max_concurrenc
             if tries > TRIES + len(group):
                 raise
             _meet(plan, next(name for name in names if plan.path(name) == error.path))
+            bars.go_back_to(sum(size for name, size in sizes.items() if name in plan.done))
 
 
 def _send_some(plan: Plan, names: Sequence[str], bars: Progress, max_concurrency: int | None) -> None:

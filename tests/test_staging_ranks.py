@@ -348,10 +348,15 @@ def test_the_same_content_from_somebody_in_the_same_moment_is_no_conflict(
     s3_place: Place, proxy: servers.Proxy, engine: str
 ) -> None:
     proxy.before(lambda: s3_place.put("run/a", b"same"), operation="PutObject", target="/a$", times=1)
-    with staged_local(s3_place.url("run/"), "w", storage_options=proxy.storage_options) as path:
+    calls: list[tuple[int, int, str]] = []
+    options = proxy.storage_options
+    with staged_local(
+        s3_place.url("run/"), "w", storage_options=options, progress=lambda *call: calls.append(call)
+    ) as path:
         write(f"{path}/a", b"same")
         write(f"{path}/b", b"other")
     assert s3_place.files() == {"run/a": b"same", "run/b": b"other"}
+    assert calls[-1][:2] == (9, 9)
 
 
 @pytest.mark.parametrize(("size", "operation"), [(7, "PutObject"), (9 * MIB, "CompleteMultipartUpload")])
