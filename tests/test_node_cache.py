@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from remoteio import _staging_remote, _stores, cache, cli, staged_local
+from remoteio import _locks, _staging_remote, _stores, cache, cli, staged_local
 from remoteio._settings import Settings
 from tests import servers
 from tests.conftest import Place
@@ -293,6 +293,29 @@ def test_the_next_use_removes_what_a_killed_process_left(s3_place: Place, scratc
     with staged_local(url, "r"):
         pass
     assert left_in(scratch) == []
+
+
+def test_what_a_process_of_another_container_uses_is_left_alone_until_its_lock_is_free(
+    s3_place: Place, folder: Path
+) -> None:
+    url = s3_place.put("x", b"1")
+    read(url, folder)
+    theirs = folder / f"remoteio-{os.getuid()}" / "tmp" / "0a0b0c0d-1-1-abc"
+    theirs.mkdir()
+    lock = _locks.Lock(str(theirs / "owner"))
+    lock.take()
+    read(url, folder)
+    assert theirs.exists()
+    lock.release()
+    read(url, folder)
+    assert not theirs.exists()
+
+
+def test_a_later_process_of_the_same_number_is_another_one() -> None:
+    space, pid, start, *_ = _locks.identity().split("-")
+    assert _locks.is_alive(f"{space}-{pid}-{start}-more") is True
+    assert _locks.is_alive(f"{space}-{pid}-{int(start) - 1}-more") is False
+    assert _locks.is_alive(f"0a0b0c0d-{pid}-{start}") is None
 
 
 def test_an_early_leaver_removes_nothing_that_another_process_reads(s3_place: Place) -> None:

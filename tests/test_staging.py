@@ -769,6 +769,25 @@ def test_a_link_inside_the_tree_goes_up_as_what_it_names(s3_place: Place) -> Non
     assert s3_place.files() == {"run/blobs/1": b"1", "run/model": b"1"}
 
 
+def test_a_link_to_a_directory_inside_the_tree_goes_up_as_its_files(s3_place: Place) -> None:
+    with staged_local(s3_place.url("run/"), "w") as path:
+        write(f"{path}/step-1/x", b"1")
+        os.symlink("step-1", f"{path}/last")
+    assert s3_place.files() == {"run/step-1/x": b"1", "run/last/x": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [(b"C:x", "'C:x'"), (b"not\xffutf", "not UTF-8.*not.utf"), (b"gone", "cannot be read.*gone")]
+)
+def test_what_could_not_be_staged_again_or_read_is_refused_by_name(s3_place: Place, name: bytes, said: str) -> None:
+    with pytest.raises(StagingError, match=said), staged_local(s3_place.url("run/"), "w") as path:
+        if name == b"gone":
+            os.symlink("nowhere", f"{path}/gone")
+        else:
+            write(os.fsdecode(os.fsencode(f"{path}/") + name), b"1")
+    assert s3_place.files() == {}
+
+
 def test_a_link_to_a_directory_above_is_refused(s3_place: Place) -> None:
     with pytest.raises(StagingError, match="leads back"), staged_local(s3_place.url("run/"), "w") as path:
         os.symlink(".", f"{path}/loop")
@@ -793,6 +812,37 @@ def test_a_cache_folder_of_somebody_else_is_refused(s3_place: Place, tmp_path: P
     with pytest.raises(StagingError, match="belongs to user 12345") as caught:
         staged_local(s3_place.url("x"), cache_dir=cache).__enter__()
     assert caught.value.filename == str(cache)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give a folder away")
+@pytest.mark.parametrize("name", ["", "tmp", "entries"])
+def test_a_folder_of_somebody_else_in_the_cache_is_refused(s3_place: Place, tmp_path: Path, name: str) -> None:
+    url = s3_place.put("x", b"1")
+    own = tmp_path / "cache" / f"remoteio-{os.getuid()}"
+    (own / name).mkdir(parents=True, mode=0o700)
+    os.chown(own / name, 12345, -1)
+    with pytest.raises(StagingError, match="belongs to user 12345") as caught:
+        staged_local(url, "r", cache_dir=tmp_path / "cache").__enter__()
+    assert caught.value.filename == str(own / name).rstrip("/")
+
+
+def test_a_cache_folder_in_which_everybody_may_rename_is_refused(s3_place: Place, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    with pytest.raises(StagingError, match="everybody may replace"):
+        staged_local(s3_place.url("x"), cache_dir=cache).__enter__()
+    cache.chmod(0o1777)
+    with staged_local(s3_place.url("x"), cache_dir=cache):
+        pass
+
+
+def test_a_folder_of_the_cache_that_others_may_enter_is_closed(s3_place: Place, tmp_path: Path) -> None:
+    own = tmp_path / "cache" / f"remoteio-{os.getuid()}"
+    own.mkdir(parents=True)
+    own.chmod(0o755)
+    with staged_local(s3_place.url("x"), cache_dir=tmp_path / "cache"):
+        assert os.stat(own).st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize(
