@@ -27,7 +27,7 @@ from remoteio import (
 )
 from remoteio import _staging_upload as _upload
 from remoteio._node_root import Root, Temporary
-from remoteio._progress import Progress, Wish
+from remoteio._progress import Progress, Told, Wish
 from remoteio._settings import Settings
 from remoteio._staging_kept import resume_upload
 from remoteio._staging_remote import Remote
@@ -232,16 +232,36 @@ def _refuse_root(location: Location) -> None:
         raise location.error(errno.EISDIR, "a whole store cannot be staged")
 
 
-def _lease(root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> _node_cache.Lease:
-    def fetch(remote: Remote, top: str) -> None:
-        items = [(remote.place(item.key), item.info, _node_cache.local_path(top, item)) for item in remote.items]
-        bars = Progress(wishes.progress, remote.location.url.shown, remote.size, len(items), "fetching")
-        try:
-            _transfer.download(items, progress=bars, max_concurrency=wishes.max_concurrency)
-        finally:
-            bars.close()
+class _EndedByCaller(BaseException):
+    """The caller's own progress callable has ended a download: those who wait for it have not failed by that."""
 
-    return _node_cache.acquire(root, remote, settings, fetch, wishes.timeout_s)
+
+def _lease(root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> _node_cache.Lease:
+    told = Told(wishes.progress) if callable(wishes.progress) else wishes.progress
+
+    def fetch(remote: Remote, top: str) -> None:
+        try:
+            _fetch(remote, top, told, wishes.max_concurrency)
+        except Exception as error:
+            if isinstance(told, Told) and told.failure is error:
+                raise _EndedByCaller from error
+            raise
+
+    try:
+        return _node_cache.acquire(root, remote, settings, fetch, wishes.timeout_s)
+    except _EndedByCaller as ended:
+        assert ended.__cause__ is not None
+        own = ended.__cause__
+    raise own
+
+
+def _fetch(remote: Remote, top: str, progress: Wish, max_concurrency: int | None) -> None:
+    items = [(remote.place(item.key), item.info, _node_cache.local_path(top, item)) for item in remote.items]
+    bars = Progress(progress, remote.location.url.shown, remote.size, len(items), "fetching")
+    try:
+        _transfer.download(items, progress=bars, max_concurrency=max_concurrency)
+    finally:
+        bars.close()
 
 
 class _Reading(_Block):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import signal
 import threading
@@ -289,6 +290,29 @@ def test_on_the_way_down_it_is_raised_as_it_is_and_nothing_stays(
         raise AssertionError("the block was entered")
     assert counting.raised == 1
     assert not (scratch / f"remoteio-{os.getuid()}-live").exists()  # a server may have been started in there too
+
+
+def test_those_who_wait_for_a_download_have_not_failed_where_its_callable_raised(s3_place: Place) -> None:
+    url = s3_place.put("x", b"1" * 1000)
+    begun, waiting = threading.Event(), threading.Event()
+
+    def raising(done: int, total: int, url: str) -> None:
+        begun.set()
+        waiting.wait(20)
+        time.sleep(0.5)
+        raise BrokenPipeError("nobody reads this")
+
+    def wait() -> bytes:
+        begun.wait(20)
+        waiting.set()
+        with staged_local(url, "r") as path:
+            return Path(path).read_bytes()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(wait)
+        with pytest.raises(BrokenPipeError, match="nobody reads"):
+            staged_local(url, "r", progress=raising).__enter__()
+        assert other.result() == b"1" * 1000
 
 
 @pytest.mark.parametrize("at", [0, 1])
