@@ -525,15 +525,18 @@ def test_the_wait_for_one_that_never_comes_is_bounded(s3_place: Place, ranks: Ra
     assert "1 of 2 processes have not left" in result["text"]
 
 
-def test_with_broken_locks_as_well_what_killed_members_left_is_removed(
-    s3_place: Place, ranks: Ranks, scratch: Path
-) -> None:
-    breaking = BREAK.format("pass")
-    ranks.add(s3_place.url("run/"), "w", "os.kill(os.getpid(), 9)", shared=True, before=breaking)
-    ranks.add(s3_place.url("other/"), "w", FILL, shared=True, before=f"{breaking}; time.sleep(2)")
-    ranks.go()
-    died, lived = ranks.results()
-    assert (died["died"], lived.get("error")) == (-signal.SIGKILL, None)
+def test_with_broken_locks_as_well_what_killed_members_left_is_removed(s3_place: Place, scratch: Path) -> None:
+    program = """
+        import fcntl, os, sys
+        from remoteio import staged_local
+        fcntl.flock = lambda *_: None
+        with staged_local(sys.argv[1], "w", shared=True) as path:
+            os.kill(os.getpid(), int(sys.argv[2]))
+    """
+    for name, number in (("run/", signal.SIGKILL), ("other/", 0)):
+        process = start(program, s3_place.url(name), str(int(number)))
+        with ended(process):
+            assert process.wait(timeout=60) == -number
     assert left_in(scratch) == []
 
 
