@@ -81,7 +81,7 @@ class S3Engine:
         async with self._parts if file.size > MIB else _Open():
             body = file.read(0, file.size)
             put = {"Bucket": bucket, "Key": inner, "Body": body, **_store_s3._content_type(key)}
-            answer = await retried(lambda: store._call("put_object", **put))
+            answer = await store.call_if("put_object", _store_s3.condition(file.expected), **put)
         moved(file.size)
         etag = str(answer.get("ETag") or "")
         if etag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest():
@@ -107,7 +107,7 @@ class S3Engine:
             moved(count)
             return answer
 
-        await store._multipart(key, len(offsets), part, window, {})
+        await store._multipart(key, len(offsets), part, window, _store_s3.condition(file.expected))
         return await self.described(file)
 
     async def described(self, file: Outgoing) -> Info:
@@ -163,11 +163,12 @@ class GCSEngine:
     async def send(self, file: Outgoing, moved: Callable[[int], None], beside: int) -> Info:
         """Publish a file; see `_transfer_loop.Engine`."""
         store, key = self._store, file.location.key
+        condition = {} if file.expected is None else {"ifGenerationMatch": file.expected or "0"}
         if file.size <= _gcs_chunk():
             body = file.read(0, file.size)
-            await retried(lambda: store._put(key, body, {}))
+            await retried(lambda: store._put(key, body, condition))
         else:
-            await store._put_resumable(key, cast(BinaryIO, Slice(file, 0, file.size)), file.size, {})
+            await store._put_resumable(key, cast(BinaryIO, Slice(file, 0, file.size)), file.size, condition)
         moved(file.size)
         return await self.described(file)
 

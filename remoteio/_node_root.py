@@ -3,7 +3,7 @@
 ``<base>/remoteio-<uid>`` (``-live`` where nothing is kept) holds ``entries``: what was fetched, see
 ``_node_cache``; ``ranks``: how the writing processes of a node find each other; ``tmp``: what is
 being fetched, and private copies, each in a folder that names its process; ``kept``: what could
-not be uploaded.
+not be uploaded, see ``_staging_kept``: nothing here ever removes it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import shutil
 import stat
 import tempfile
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remoteio import _locks
@@ -192,6 +193,14 @@ def names(folder: str) -> list[str]:
             return [entry.name for entry in entries]
     except FileNotFoundError:
         return []
+
+
+def sizes(folder: str) -> Iterator[int]:
+    """The bytes of every file below a folder."""
+    for here, _, files in os.walk(folder):
+        for name in files:
+            with contextlib.suppress(OSError):
+                yield os.lstat(os.path.join(here, name)).st_size
 
 
 def remove_tree(path: str) -> None:

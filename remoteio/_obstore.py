@@ -13,7 +13,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
+from remoteio._obstore_answers import as_answer
 from remoteio._store import Info
 from remoteio._store_loop import RETRY_BOUND_S, TRIES
 from remoteio._store_objects import split
@@ -82,6 +82,9 @@ class Dialect(Protocol):
     def version(self, meta: Any) -> str | None:
         """What an answer of obstore says of the object's version, as ``Info`` has it."""
 
+    def replaces(self, version: str) -> dict[str, str]:
+        """The mode of a write that must not replace another version."""
+
     def is_doubtful(self, said: Exception) -> bool:
         """Whether only the live client can tell what an error on a pinned object means."""
 
@@ -95,6 +98,7 @@ class Bucket:
     def __init__(self, dialect: Dialect, told: Description) -> None:
         """Make the clients."""
         self.told = told
+        self.dialect = dialect
         self.failure: Exception | None = None
         make, common = dialect.client(told, self._failed)
         backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2.2}
@@ -187,7 +191,9 @@ async def put(
     body = file.read(0, file.size)
     told: Any = attributes or None
     try:
-        answer = await obstore.put_async(bucket.up, key, body, use_multipart=False, attributes=told)
+        answer = await obstore.put_async(
+            bucket.up, key, body, use_multipart=False, attributes=told, mode=_mode(bucket, file.expected)
+        )
     except Exception as error:  # noqa: BLE001 - told apart there
         raise bucket.said(error) from None
     moved(file.size)
@@ -221,6 +227,11 @@ async def put_parts(
                 raise
             yield body
             moved(len(body))
+        try:
+            await _require_expected(bucket, file)
+        except OSError as error:
+            broken.append(error)
+            raise
 
     try:
         await obstore.put_async(
@@ -234,6 +245,28 @@ async def put_parts(
         )
     except Exception as error:  # noqa: BLE001 - told apart there
         raise (broken[0] if broken else bucket.said(error)) from None
+
+
+def _mode(bucket: Bucket, expected: str | None) -> Any:
+    if expected is None:
+        return "overwrite"
+    return bucket.dialect.replaces(expected) if expected else "create"
+
+
+async def _require_expected(bucket: Bucket, file: Outgoing) -> None:
+    """A last look at what will be replaced, while the last parts go: obstore sends no condition with parts."""
+    import obstore
+
+    if file.expected is None:
+        return
+    try:
+        found = bucket.dialect.version(await obstore.head_async(bucket.up, split(file.location.key)[1]))
+    except FileNotFoundError:
+        found = ""
+    except Exception:  # noqa: BLE001 - who cannot look has looked before: it was the same then
+        return
+    if found != file.expected:
+        raise file.location.error(errno.EEXIST, "it is no longer what was looked at")
 
 
 async def in_thread(work: Callable[[], None]) -> None:
@@ -260,48 +293,3 @@ async def in_thread(work: Callable[[], None]) -> None:
 
     threading.Thread(target=run, name="remoteio-transfer", daemon=True).start()
     await ended
-
-
-# ---- errors
-
-_STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([^<]*)</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
-
-
-class Answer(Exception):
-    """An answer of the store that is not a success, told as botocore tells it."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.status = status
-        self.response = {
-            "Error": {"Code": code, "Message": message},
-            "ResponseMetadata": {"HTTPStatusCode": status},
-        }
-
-
-class Unreachable(ConnectionError):
-    """The server could not be reached, or its certificate is not trusted."""
-
-
-def as_answer(error: Exception) -> Exception:
-    """obstore tells what happened in words only: they are read here."""
-    text = str(error)
-    status = _STATUS.search(text)
-    if status is not None:
-        code, message = _CODE.search(text), _MESSAGE.search(text)
-        number = status.group(1)
-        return Answer(int(number), code.group(1) if code else number, message.group(1) if message else "")
-    first = text.partition("\n")[0]
-    if "BareRedirect" in text:
-        return Answer(301, "PermanentRedirect", first)
-    if "Connection refused" in text:
-        return ConnectionRefusedError(errno.ECONNREFUSED, first)
-    if "kind: Timeout" in text:
-        return TimeoutError(errno.ETIMEDOUT, first)
-    if "kind: Connect" in text:
-        return Unreachable(first)
-    if "HttpError" in text:
-        return ConnectionResetError(errno.ECONNRESET, first)
-    return error

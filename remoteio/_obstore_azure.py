@@ -162,6 +162,10 @@ class AzureDialect:
         """See `_obstore.Dialect`."""
         return cast("str | None", meta.get("e_tag"))
 
+    def replaces(self, version: str) -> dict[str, str]:
+        """See `_obstore.Dialect`."""
+        return {"e_tag": version}
+
     def is_doubtful(self, said: Exception) -> bool:
         """See `_obstore.Dialect`: a precondition says it all."""
         return False

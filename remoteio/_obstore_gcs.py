@@ -20,7 +20,8 @@ from urllib.parse import urlsplit
 
 from remoteio import _obstore, _store_gcs
 from remoteio._engine_fsspec import GCSEngine
-from remoteio._obstore import Answer, Bucket, Description, Unmapped
+from remoteio._obstore import Bucket, Description, Unmapped
+from remoteio._obstore_answers import Answer
 from remoteio._store import Info
 from remoteio._store_gcs import GCSStore
 from remoteio._store_loop import retried
@@ -162,6 +163,10 @@ class GCSDialect:
         """See `_obstore.Dialect`."""
         found = meta.get("version")
         return None if found is None else str(found)
+
+    def replaces(self, version: str) -> dict[str, str]:
+        """See `_obstore.Dialect`."""
+        return {"version": version}
 
     def is_doubtful(self, said: Exception) -> bool:
         """See `_obstore.Dialect`: a replaced object is not found, nor is any by a server without this API."""

@@ -191,6 +191,10 @@ class S3Dialect:
         """See `_obstore.Dialect`."""
         return cast("str | None", meta.get("e_tag"))
 
+    def replaces(self, version: str) -> dict[str, str]:
+        """See `_obstore.Dialect`."""
+        return {"e_tag": version}
+
     def is_doubtful(self, said: Exception) -> bool:
         """See `_obstore.Dialect`: a precondition says it all."""
         return False

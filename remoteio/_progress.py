@@ -25,6 +25,25 @@ class Listener(Protocol):
         """One more file is complete."""
 
 
+class Told:
+    """A caller's own callable. What it raises ends the transfer; it is remembered, and nothing more is told."""
+
+    def __init__(self, callback: Callback) -> None:
+        """Keep the callable."""
+        self._callback = callback
+        self.failure: BaseException | None = None
+
+    def __call__(self, done: int, total: int, url: str) -> None:
+        """Tell it, unless it has failed before."""
+        if self.failure is not None:
+            return
+        try:
+            self._callback(done, total, url)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+
 class Progress:
     """Tells the progress of one transfer of one or many files."""
 
@@ -39,7 +58,7 @@ class Progress:
             files: Files in all.
             verb: What is done, for the bars' label.
         """
-        self._callback = wish if callable(wish) else None
+        self._callback = wish if isinstance(wish, Told) else Told(wish) if callable(wish) else None
         self._url = url
         self._size = size
         self._done = 0
@@ -56,6 +75,10 @@ class Progress:
             self._callback(self._done, self._size, self._url)
         if self._bars:
             self._bars[0].update(count)
+
+    def go_back_to(self, done: int) -> None:
+        """So many bytes are what counts; what was moved beyond them is moved again."""
+        self.add(done - self._done)
 
     def file_done(self) -> None:
         """One more file is complete."""

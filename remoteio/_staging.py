@@ -17,18 +17,21 @@ from remoteio import (
     _node_cache,
     _node_root,
     _settings,
+    _staging_kept,
     _staging_ranks,
     _staging_remote,
+    _staging_shared,
     _staging_tree,
     _stores,
     _transfer,
 )
 from remoteio import _staging_upload as _upload
 from remoteio._node_root import Root, Temporary
-from remoteio._progress import Progress, Wish
+from remoteio._progress import Progress, Told, Wish
 from remoteio._settings import Settings
+from remoteio._staging_kept import resume_upload
 from remoteio._staging_remote import Remote
-from remoteio._staging_upload import Plan, resume_upload
+from remoteio._staging_upload import Plan
 from remoteio._stores import Location
 from remoteio._urls import Url
 from remoteio.errors import ScopeError
@@ -139,6 +142,10 @@ def staged_local(
         with staged_local("s3://bucket/model.pt") as path:
             model = torch.jit.load(path)
 
+    What somebody else has written meanwhile under the same name, with other content, is an error and stays as it is. S3
+    and GCS compare in the moment of the write; a store without conditions leaves open the moment before it, and so
+    does S3 for files in parts where obstore sends them.
+
     Args:
         path: A URL of a file or directory. A local path is yielded as it is. An empty directory comes back only where
             the store has a marker for it; ``remote_io(directory_markers=True)`` around the block writes them.
@@ -152,7 +159,8 @@ def staged_local(
         shared: In ``w``: the processes of this node fill one directory, which goes up once, when the last has left.
             Where ``LOCAL_WORLD_SIZE`` is set (torchrun does) so many are waited for.
         progress: True for bars, None for bars on a terminal only, False for nothing, or a callable that gets
-            ``(done_bytes, total_bytes, url)``, in any thread.
+            ``(done_bytes, total_bytes, url)``, in this thread. What it raises ends the transfer and is raised as it
+            is; the copy of an upload is then kept, and the log says where.
         max_concurrency: Requests at a time.
         timeout_s: Seconds to wait for another process that fetches the same, or that shares the directory. None
             waits as long as it gets on.
@@ -224,16 +232,36 @@ def _refuse_root(location: Location) -> None:
         raise location.error(errno.EISDIR, "a whole store cannot be staged")
 
 
-def _lease(root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> _node_cache.Lease:
-    def fetch(remote: Remote, top: str) -> None:
-        items = [(remote.place(item.key), item.info, _node_cache.local_path(top, item)) for item in remote.items]
-        bars = Progress(wishes.progress, remote.location.url.shown, remote.size, len(items), "fetching")
-        try:
-            _transfer.download(items, progress=bars, max_concurrency=wishes.max_concurrency)
-        finally:
-            bars.close()
+class _EndedByCaller(BaseException):
+    """The caller's own progress callable has ended a download: those who wait for it have not failed by that."""
 
-    return _node_cache.acquire(root, remote, settings, fetch, wishes.timeout_s)
+
+def _lease(root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> _node_cache.Lease:
+    told = Told(wishes.progress) if callable(wishes.progress) else wishes.progress
+
+    def fetch(remote: Remote, top: str) -> None:
+        try:
+            _fetch(remote, top, told, wishes.max_concurrency)
+        except Exception as error:
+            if isinstance(told, Told) and told.failure is error:
+                raise _EndedByCaller from error
+            raise
+
+    try:
+        return _node_cache.acquire(root, remote, settings, fetch, wishes.timeout_s)
+    except _EndedByCaller as ended:
+        assert ended.__cause__ is not None
+        own = ended.__cause__
+    raise own
+
+
+def _fetch(remote: Remote, top: str, progress: Wish, max_concurrency: int | None) -> None:
+    items = [(remote.place(item.key), item.info, _node_cache.local_path(top, item)) for item in remote.items]
+    bars = Progress(progress, remote.location.url.shown, remote.size, len(items), "fetching")
+    try:
+        _transfer.download(items, progress=bars, max_concurrency=max_concurrency)
+    finally:
+        bars.close()
 
 
 class _Reading(_Block):
@@ -295,7 +323,7 @@ class _Working(_Block):
             if not plan.is_empty:
                 if self._claim is not None:
                     self._claim.check(plan)
-                _send(plan, self._remote, self._wishes)
+                _send(plan, self._remote, self._wishes, _unless_another_draws(self._wishes.progress))
                 sent = plan
         except BaseException as error:
             self._keep(plan, error)
@@ -310,8 +338,8 @@ class _Working(_Block):
 
     def _keep(self, plan: Plan | None, error: BaseException) -> None:
         temporary, self._temporary = self._temporary, None
-        assert temporary is not None
-        _keep(self._root, temporary, plan or _upload.unchecked_plan(self.path, self._remote), error)
+        plan = plan or _upload.unchecked_plan(self.path, self._remote)
+        _staging_kept.keep(self._root, temporary, plan, error)
 
     def abandon(self, error: BaseException | None) -> None:
         self._leave(None)
@@ -339,7 +367,7 @@ class _Sharing(_Block):
         self._settings = settings
         self._wishes = wishes
         name = _staging_remote.entry_name(remote, settings)
-        self._session = _staging_ranks.Session(root, name, remote, wishes.timeout_s)
+        self._session = _staging_shared.Session(root, name, remote, wishes.timeout_s)
         self.path = self._session.top
 
     def finish(self) -> None:
@@ -351,14 +379,10 @@ class _Sharing(_Block):
         try:
             plan = _upload.plan_of(self.path, self._remote, self._settings, self._wishes.mirror, lambda name: True)
             if not plan.is_empty:
-                _send(plan, self._remote, self._wishes)
+                _send(plan, self._remote, self._wishes, self._wishes.progress)
         except BaseException as error:
-            temporary = Temporary(self._root)
-            top = os.path.join(temporary.path, "data", os.path.basename(self.path))
-            os.rename(os.path.dirname(self.path), os.path.dirname(top))
-            plan = plan or _upload.unchecked_plan(top, self._remote)
-            plan.top = top
-            _keep(self._root, temporary, plan, error)
+            plan = plan or _upload.unchecked_plan(self.path, self._remote)
+            _staging_kept.keep(self._root, None, plan, error)
             raise
 
     def abandon(self, error: BaseException | None) -> None:
@@ -369,14 +393,11 @@ class _Sharing(_Block):
 # ---- sending
 
 
-def _send(plan: Plan, remote: Remote, wishes: _Wishes) -> None:
+def _send(plan: Plan, remote: Remote, wishes: _Wishes, progress: Wish) -> None:
     _upload.skip_what_others_wrote(plan, remote)
-    _upload.run(plan, wishes.progress, wishes.max_concurrency)
+    _upload.run(plan, progress, wishes.max_concurrency)
 
 
-def _keep(root: Root, temporary: Temporary, plan: Plan, error: BaseException) -> None:
-    """Keep the copy, and say so: by the error raised from here, or in the log where the program is being stopped."""
-    kept = _upload.keep(root, temporary, plan)
-    if isinstance(error, Exception):
-        raise _upload.failed(plan, error, kept) from error
-    _upload.log.warning("the upload to %s was interrupted; the local copy is kept in %s", plan.location.url.shown, kept)
+def _unless_another_draws(wish: Wish) -> Wish:
+    """Of the ranks of a node, which have one terminal, the first draws bars where nobody has said."""
+    return False if wish is None and os.environ.get("LOCAL_RANK", "0") != "0" else wish

@@ -1,36 +1,35 @@
-"""Sending a staged copy home: what, in which order, verified; and kept where that fails."""
+"""Sending a staged copy home: what, in which order, verified."""
 
 from __future__ import annotations
 
 import errno
 import fnmatch
 import hashlib
-import logging
+import itertools
 import os
 import re
-import uuid
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from remoteio import _locks, _node_root, _settings, _staging_tree, _stores, _transfer
-from remoteio._node_root import Root, Temporary
-from remoteio._progress import Progress, Wish
+from remoteio import _staging_tree, _stores, _transfer
+from remoteio._progress import Progress, Told, Wish
 from remoteio._settings import Settings
-from remoteio._staging_remote import Remote, look
+from remoteio._staging_remote import Remote
 from remoteio._store import Info
 from remoteio._stores import Location
+from remoteio._transfer_plan import UnexpectedError
 from remoteio.errors import StagingError
 
 # What readers take for the word that everything else is there, so it goes up when everything else is: first what
 # describes files, then what says that all is complete.
 LAST = (("*.index.json", ".metadata"), ("_SUCCESS", "latest*"))
 ASK_SINGLY = 16
-SIDECAR = "upload.json"
 BLOCK = 8 * 2**20
+TRIES = 5
+PAUSE_S = 0.2
 _MD5 = re.compile(r'"?([0-9a-f]{32})"?')
-
-log = logging.getLogger("remoteio")
 
 
 @dataclass(slots=True)
@@ -46,6 +45,9 @@ class Plan:
         gone: Keys to delete in the end.
         done: Local names that are there already.
         checked: Whether the copy was looked through; if not, the plan is empty.
+        expected: By local name, the version that a file may replace; empty where nothing may be there. What is not
+            named replaces whatever is there.
+        ended_by: What the caller's own progress callable raised, and so ended the upload.
     """
 
     location: Location
@@ -56,6 +58,8 @@ class Plan:
     gone: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
     checked: bool = True
+    expected: dict[str, str] = field(default_factory=dict)
+    ended_by: BaseException | None = None
 
     def path(self, name: str) -> str:
         """The local path of a name."""
@@ -151,34 +155,82 @@ def run(plan: Plan, progress: Wish, max_concurrency: int | None) -> None:
 
     Raises:
         OSError: A file could not be sent, or is not there whole.
+        BaseException: What the progress callable raised, which ``plan.ended_by`` then is too.
     """
-    names = [name for name in plan.files if name not in plan.done]
-    sizes = {name: os.stat(plan.path(name)).st_size for name in names}
-    _make_parents(plan, names)
-    by_path = {plan.path(name): name for name in names}
-    bars = Progress(progress, plan.location.url.shown, sum(sizes.values()), len(names), "sending")
+    told = Told(progress) if callable(progress) else progress
     try:
-        for group in phases(names, sizes):
-            items = [(plan.path(name), plan.place(plan.files[name])) for name in group]
-            sent = _transfer.upload(
-                items,
-                progress=bars,
-                max_concurrency=max_concurrency,
-                done=lambda path: plan.done.add(by_path[path]),
-            )
-            for (path, location), info in zip(items, sent, strict=True):
-                if not _agrees(location, info, path):
-                    plan.done.discard(by_path[path])
-                    said = "other bytes are there than were sent; does somebody else write there?"
-                    raise location.error(errno.EIO, said)
-    finally:
-        bars.close()
+        _send_files(plan, told, max_concurrency)
+    except BaseException:
+        plan.ended_by = told.failure if isinstance(told, Told) else None
+        raise
     store = plan.location.store
     for key in plan.folders:
         store.make_directory(plan.place(key).key, marker=True)
     gone = [f"{plan.location.key}/{key}" if key else plan.location.key for key in plan.gone]
     for _, error in store.delete_many(gone):
         raise error
+
+
+def _send_files(plan: Plan, progress: Wish, max_concurrency: int | None) -> None:
+    names = [name for name in plan.files if name not in plan.done]
+    sizes = {name: os.stat(plan.path(name)).st_size for name in names}
+    _make_parents(plan, names)
+    bars = Progress(progress, plan.location.url.shown, sum(sizes.values()), len(names), "sending")
+    try:
+        for group in phases(names, sizes):
+            _send_group(plan, group, sizes, bars, max_concurrency)
+    finally:
+        bars.close()
+
+
+def _send_group(
+    plan: Plan, group: Sequence[str], sizes: Mapping[str, int], bars: Progress, max_concurrency: int | None
+) -> None:
+    for tries in itertools.count(1):
+        names = [name for name in group if name not in plan.done]
+        try:
+            _send_some(plan, names, bars, max_concurrency)
+            return
+        except UnexpectedError as error:
+            if tries > TRIES + len(group):
+                raise
+            _meet(plan, next(name for name in names if plan.path(name) == error.path))
+            bars.go_back_to(sum(size for name, size in sizes.items() if name in plan.done))
+
+
+def _send_some(plan: Plan, names: Sequence[str], bars: Progress, max_concurrency: int | None) -> None:
+    by_path = {plan.path(name): name for name in names}
+    items = [(path, plan.place(plan.files[name])) for path, name in by_path.items()]
+    sent = _transfer.upload(
+        items,
+        progress=bars,
+        max_concurrency=max_concurrency,
+        done=lambda path: plan.done.add(by_path[path]),
+        expected={plan.path(name): version for name, version in plan.expected.items()},
+    )
+    for (path, location), info in zip(items, sent, strict=True):
+        if not _agrees(location, info, path):
+            plan.done.discard(by_path[path])
+            raise location.error(errno.EIO, "other bytes are there than were sent; does somebody else write there?")
+
+
+def _meet(plan: Plan, name: str) -> None:
+    """Look at the object because of which a file was refused.
+
+    It may be the file itself, sent by a request whose answer was lost, or the same from somebody else.
+
+    Raises:
+        StagingError: Its content is another.
+    """
+    location = plan.place(plan.files[name])
+    found = location.store.head(location.key)
+    if found is None or found.is_dir:
+        plan.expected[name] = ""  # gone meanwhile
+        time.sleep(PAUSE_S)
+    elif same_content(location, found, plan.path(name)):
+        plan.done.add(name)
+    else:
+        raise conflict(location, "somebody else has written other content there in this moment")
 
 
 def _make_parents(plan: Plan, names: Iterable[str]) -> None:
@@ -237,7 +289,9 @@ def same_content(location: Location, info: Info, path: str) -> bool:
 
 
 def skip_what_others_wrote(plan: Plan, before: Remote) -> None:
-    """Take out what somebody else has written meanwhile with the same content.
+    """Take out what somebody else has written meanwhile with the same content; the rest replaces what is seen now.
+
+    Between this look and the write S3 and GCS compare for us. A store without conditions leaves that moment open.
 
     Raises:
         StagingError: Its content is another.
@@ -248,7 +302,11 @@ def skip_what_others_wrote(plan: Plan, before: Remote) -> None:
         infos = _infos(plan, names)
     except PermissionError:
         return
+    plan.expected = dict.fromkeys(names, "")
     for name, info in infos.items():
+        plan.expected.pop(name)
+        if info.version:
+            plan.expected[name] = info.version
         old = known.get(plan.files[name])
         if old is not None and (old.size, old.version) == (info.size, info.version):
             continue
@@ -263,99 +321,7 @@ def conflict(location: Location, said: str) -> StagingError:
     return StagingError(errno.EEXIST, f"{os.strerror(errno.EEXIST)} ({said})", location.url.shown)
 
 
-# ---- keeping what could not be sent
-
-
-def keep(root: Root, temporary: Temporary, plan: Plan) -> str:
-    """Put a working copy where it stays, with all that ``resume_upload`` needs.
-
-    Returns:
-        The path of the copy, which has its name still.
-    """
-    content = {
-        "url": plan.location.url.shown,
-        "is_dir": plan.is_dir,
-        "files": plan.files,
-        "folders": plan.folders,
-        "gone": plan.gone,
-        "done": sorted(plan.done),
-        "checked": plan.checked,
-    }
-    _locks.write_json(os.path.join(temporary.path, SIDECAR), content)
-    folder = os.path.join(root.part("kept"), uuid.uuid4().hex[:16])
-    relative = os.path.relpath(plan.top, temporary.path)
-    temporary.moved(folder)
-    return os.path.join(folder, relative)
-
-
-def failed(plan: Plan, error: BaseException, kept: str) -> StagingError:
-    """The error of an upload that failed: reason, how far it came, and where the copy is."""
-    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-    about = getattr(error, "filename", None)
-    if about and about != plan.location.url.shown:
-        reason = f"{about}: {reason}"
-    said = (
-        f"{reason}; {len(plan.done)} of {len(plan.files)} files went up; the local copy is kept in {kept}, "
-        f"and remoteio.resume_upload({kept!r}) sends the rest"
-    )
-    raised = StagingError(number, said, plan.location.url.shown)
-    raised.kept_path = kept
-    return raised
-
-
-def resume_upload(
-    kept_path: str | os.PathLike[str],
-    *,
-    url: str | None = None,
-    storage_options: Mapping[str, object] | None = None,
-    progress: Wish = None,
-    max_concurrency: int | None = None,
-) -> None:
-    """Finish an upload that failed, in this process or another; then the kept copy is removed.
-
-    Args:
-        kept_path: As the error named it.
-        url: Where it goes. Needed only where the URL held credentials, which are never written down.
-        storage_options: As for ``staged_local``.
-        progress: As for ``staged_local``.
-        max_concurrency: As for ``staged_local``.
-
-    Raises:
-        FileNotFoundError: Nothing is kept there.
-        ValueError: The URL is needed.
-        StagingError: It failed again; the copy is kept where it is.
-    """
-    top = os.path.abspath(os.fspath(kept_path))
-    folder = os.path.dirname(os.path.dirname(top))
-    content = _locks.read_json(os.path.join(folder, SIDECAR))
-    if content is None or not os.path.lexists(top):
-        raise FileNotFoundError(errno.ENOENT, "no upload is kept here", top)
-    if url is None and "***" in content["url"]:
-        raise ValueError(f"the URL {content['url']} is not whole, as it held credentials: give it as url=...")
-    settings = with_options(_settings.current(), storage_options, url or content["url"])
-    parsed = _stores.parse(url or content["url"], settings)
-    if parsed is None:
-        raise ValueError(f"{url or content['url']} is no URL")
-    plan = Plan(
-        _stores.resolve(parsed, settings),
-        top,
-        bool(content["is_dir"]),
-        dict(content["files"]),
-        list(content["folders"]),
-        list(content["gone"]),
-        set(content["done"]),
-    )
-    try:
-        if not content["checked"]:
-            plan = plan_of(top, look(plan.location), settings, False, lambda name: True)
-        run(plan, progress, max_concurrency)
-    except Exception as error:  # whatever it is, the copy stays and the message says where
-        raise failed(plan, error, top) from error
-    finally:
-        content["done"] = sorted(plan.done)
-        _locks.write_json(os.path.join(folder, SIDECAR), content)
-    _node_root.remove_tree(folder)
+# ---- options
 
 
 def with_options(settings: Settings, options: Mapping[str, object] | None, url: str) -> Settings:

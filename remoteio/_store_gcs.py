@@ -14,6 +14,7 @@ import base64
 import calendar
 import errno
 import hashlib
+import io
 import json
 import mimetypes
 import re
@@ -118,7 +119,7 @@ class GCSStore(RangedStore):
             self._upload_url(bucket),
             uploadType="multipart",
             headers=headers,
-            data=b"".join(framed),
+            data=_Body(b"".join(framed)),
             **condition,
         )
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
@@ -152,7 +153,7 @@ class GCSStore(RangedStore):
 
     async def _put_chunk(self, session: str, body: bytes, offset: int, size: int, key: str) -> Any:
         span = {"Content-Range": f"bytes {offset}-{offset + len(body) - 1}/{size}", "Content-Type": _content_type(key)}
-        headers, text = await retried(lambda: self.fs._call("PUT", session, headers=span, data=body))
+        headers, text = await retried(lambda: self.fs._call("PUT", session, headers=span, data=_Body(body)))
         if "Range" in headers:
             kept = int(headers["Range"].rpartition("-")[2]) + 1
             if kept < offset + len(body):  # the server kept a part: the rest goes again
@@ -232,6 +233,13 @@ class GCSStore(RangedStore):
 
     def _put_marker(self, key: str) -> None:
         self.run(key, lambda: self._put(f"{key}/", b"", {}))
+
+
+class _Body(io.BytesIO):
+    """A body that goes to its connection in pieces: of bytes all is handed over at once, and sent after Ctrl-C too."""
+
+    def close(self) -> None:
+        """Stay open: what was sent is closed, and may have to be sent again."""
 
 
 def _info(bucket: str, item: dict[str, Any]) -> Info:

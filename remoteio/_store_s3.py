@@ -49,6 +49,20 @@ class S3Store(RangedStore):
     async def _call(self, method: str, **kwargs: Any) -> Any:
         return await self.fs._call_s3(method, **kwargs)
 
+    async def call_if(self, method: str, condition: dict[str, str], **kwargs: Any) -> Any:
+        """Call, with retries, under a condition; without it where the store cannot have it.
+
+        Some stores refuse the header, and to compare takes the right to read, which one who only writes may lack.
+        """
+        try:
+            return await retried(lambda: self._call(method, **kwargs, **condition))
+        except Exception as error:
+            number = _store_errors.judge(error).number
+            refused = number in (errno.ENOTSUP, errno.EINVAL) or (number == errno.EACCES and "IfMatch" in condition)
+            if not condition or not refused:
+                raise
+        return await retried(lambda: self._call(method, **kwargs))
+
     # ---- questions
 
     def _head(self, key: str) -> Info:
@@ -158,9 +172,8 @@ class S3Store(RangedStore):
         tasks = [asyncio.ensure_future(one(number)) for number in range(1, count + 1)]
         try:
             parts = await asyncio.gather(*tasks)
-            await retried(
-                lambda: self._call("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts}, **condition)
-            )
+            query = {**upload, "MultipartUpload": {"Parts": parts}}
+            await self.call_if("complete_multipart_upload", condition, **query)
         except BaseException:
             for task in tasks:
                 task.cancel()
@@ -267,6 +280,13 @@ class S3Store(RangedStore):
     def _put_marker(self, key: str) -> None:
         bucket, inner = split(key)
         self.run(key, lambda: self._call("put_object", Bucket=bucket, Key=f"{inner}/", Body=b""))
+
+
+def condition(expected: str | None) -> dict[str, str]:
+    """The condition that a version is there still, that nothing is there (an empty one), or none."""
+    if expected is None:
+        return {}
+    return {"IfMatch": expected} if expected else {"IfNoneMatch": "*"}
 
 
 def _environment_endpoint() -> str:

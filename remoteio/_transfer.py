@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import BinaryIO, TypeVar
 
@@ -84,8 +84,12 @@ def upload(
     cancel: threading.Event | None = None,
     done: Callable[[str], object] | None = None,
     engine: str | None = None,
+    expected: Mapping[str, str] | None = None,
 ) -> list[Info]:
     """Send local files, each whole or not at all, the biggest first.
+
+    S3 and GCS compare with what is expected in the moment in which the object appears. A store that knows no
+    conditions leaves the moment between a last look and the write open, and so does obstore for files in parts.
 
     Args:
         items: For each: the local path, and where it goes.
@@ -95,14 +99,18 @@ def upload(
         done: Called with the local path of each file that is there and was verified, in this
             thread; before this function raises too.
         engine: As for `download`.
+        expected: By local path, the version that the file may replace; empty where nothing may be there. Where a path
+            is not named, whatever is there is replaced.
 
     Returns:
         What the store has now, in the order of the items.
 
     Raises:
+        UnexpectedError: Another object is there than the expected one; it may be what this very call has sent, where
+            the answer was lost.
         OSError: A file could not be sent, or ``cancel`` was set. Those that were sent before stay.
     """
-    files = [Outgoing(path, location) for path, location in items]
+    files = [Outgoing(path, location, (expected or {}).get(path)) for path, location in items]
     listener, close = _listener(
         progress, [file.location for file in files], sum(file.size for file in files), "sending"
     )

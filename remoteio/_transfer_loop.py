@@ -152,7 +152,7 @@ async def _send(file: Outgoing, engine: Engine, meter: Meter, beside: int) -> No
         meter.finished(file.path)
         return
     except Exception as error:  # noqa: BLE001 - each library has its own classes; all become OSErrors
-        raised = _translated(file, error)
+        raised = file.refused(_translated(file, error))
     finally:
         file.close()
     raise raised

@@ -145,18 +145,36 @@ class Incoming(_Local):
                 os.unlink(self.path)
 
 
+class UnexpectedError(FileExistsError):
+    """An object was not replaced, as it is not the expected one; ``path`` is the local file that was to go there."""
+
+    path: str
+
+
 class Outgoing(_Local):
     """A local file that is being sent.
 
     Attributes:
         size: Its bytes when the transfer began.
+        expected: The version that it may replace; empty where nothing may be there, None where anything may.
         sent: What the store has now; None before.
     """
 
-    def __init__(self, path: str, location: Location) -> None:
+    def __init__(self, path: str, location: Location, expected: str | None = None) -> None:
         super().__init__(path, location)
         self.size = os.stat(path).st_size
+        self.expected = expected
         self.sent: Info | None = None
+
+    def refused(self, error: OSError) -> OSError:
+        """What an error of sending it is: that another object is there, where the store's answer says so."""
+        numbers = (errno.EEXIST, errno.ENOENT) if self.expected else (errno.EEXIST,)
+        if self.expected is None or error.errno not in numbers:
+            return error
+        raised = UnexpectedError(errno.EEXIST, error.strerror, error.filename)
+        raised.path = self.path
+        raised.__cause__ = error
+        return raised
 
     def read(self, offset: int, count: int) -> bytes:
         """Bytes of one part.

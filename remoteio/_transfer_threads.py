@@ -128,9 +128,7 @@ def upload(files: Sequence[Outgoing], meter: Meter, tell: Callable[[], None], ch
     for file in sorted(files, key=lambda file: -file.size):
         store, key = file.location.store, file.location.key
         try:
-            if store.has_directories:
-                store.make_directory(key.rpartition("/")[0])
-            store.write(key, cast(BinaryIO, Slice(file, 0, file.size)), file.size)
+            _write(file)
         finally:
             file.close()
         file.sent = found = store.head(key)
@@ -141,3 +139,26 @@ def upload(files: Sequence[Outgoing], meter: Meter, tell: Callable[[], None], ch
         meter.finished(file.path)
         tell()
         check()
+
+
+def _write(file: Outgoing) -> None:
+    store, key = file.location.store, file.location.key
+    if store.has_directories:
+        store.make_directory(key.rpartition("/")[0])
+    try:
+        _require_expected(file)
+        store.write(key, cast(BinaryIO, Slice(file, 0, file.size)), file.size, exclusive=file.expected == "")
+    except FileExistsError as error:
+        raised = file.refused(error)
+    else:
+        return
+    raise raised
+
+
+def _require_expected(file: Outgoing) -> None:
+    """A last look at what will be replaced: these stores know no condition but that nothing is there."""
+    if not file.expected:
+        return
+    found = file.location.store.head(file.location.key)
+    if found is None or found.version != file.expected:
+        raise file.location.error(errno.EEXIST, "it is no longer the one that was looked at")

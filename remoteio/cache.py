@@ -1,4 +1,7 @@
-"""The node cache of ``staged_local``: what is in it, and how to make it smaller.
+"""The node cache of ``staged_local``: what is in it, and how to make it smaller; and the copies it keeps of uploads.
+
+A copy whose upload failed or was interrupted is somebody's only one. It is no entry of the cache: it is listed and
+counted apart, and removed only by ``clear(kept=True)``.
 
 Every function takes ``cache_dir``, the folder that was given to ``staged_local``; without it the one that
 ``LOCAL_CACHE_DIR`` names. The same is ``python -m remoteio cache``.
@@ -6,14 +9,14 @@ Every function takes ``cache_dir``, the folder that was given to ``staged_local`
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from remoteio import _locks, _node_cache, _node_root, _settings, _stores
+from remoteio import _locks, _node_cache, _node_root, _settings, _staging_kept, _stores
 from remoteio._node_root import Root
+from remoteio._staging_kept import Kept
 
-__all__ = ["Entry", "clear", "limit", "list", "size"]
+__all__ = ["Entry", "Kept", "clear", "kept", "limit", "list", "size"]
 
 CacheDir = str | os.PathLike[str] | None
 
@@ -34,7 +37,7 @@ class Entry:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.url = str((_locks.read_json(os.path.join(folder, "about.json")) or {}).get("url", ""))
-        self.size = sum(_sizes(folder))
+        self.size = sum(_node_root.sizes(folder))
         self.in_use = not _locks.is_free(os.path.join(folder, "present"))
         try:
             self.used = os.lstat(os.path.join(folder, "used")).st_mtime
@@ -43,13 +46,6 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"Entry({self.url!r}, {self.size:,} bytes{', in use' if self.in_use else ''})"
-
-
-def _sizes(folder: str) -> Iterator[int]:
-    for here, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):
-                yield os.lstat(os.path.join(here, name)).st_size
 
 
 def list(cache_dir: CacheDir = None) -> Sequence[Entry]:
@@ -62,7 +58,7 @@ def list(cache_dir: CacheDir = None) -> Sequence[Entry]:
 
 
 def size(cache_dir: CacheDir = None) -> int:
-    """Bytes of all entries together.
+    """Bytes of all entries together; those of kept copies are not among them.
 
     Args:
         cache_dir: The cache.
@@ -70,24 +66,43 @@ def size(cache_dir: CacheDir = None) -> int:
     return sum(entry.size for entry in list(cache_dir))
 
 
-def clear(url: str | None = None, cache_dir: CacheDir = None) -> int:
-    """Remove entries that nobody uses.
+def kept(cache_dir: CacheDir = None) -> Sequence[Kept]:
+    """The copies that are kept because their uploads failed or were interrupted, the oldest first.
 
     Args:
-        url: Only the entries of this URL and of those below it; None for all.
-        cache_dir: The cache.
+        cache_dir: The cache; None for the one of the environment and the temporary folder, where blocks without a
+            cache keep theirs.
+    """
+    roots = [_node_root.open_root(cache_dir)]
+    if cache_dir is None and roots[0].keeps:
+        roots.append(_node_root.open_root(""))
+    return sorted((one for root in roots for one in _staging_kept.kept_in(root)), key=lambda one: one.since)
+
+
+_kept = kept  # of the name that an argument of ``clear`` has too
+
+
+def clear(url: str | None = None, cache_dir: CacheDir = None, *, kept: bool = False) -> int:
+    """Remove entries that nobody uses, or else the kept copies of uploads.
+
+    Args:
+        url: Only what is of this URL and of those below it; None for all.
+        cache_dir: The cache; as for ``kept`` where that is meant.
+        kept: Throw away the kept copies, and no entry. Whatever of them did not go up is lost.
 
     Returns:
         Bytes that became free.
     """
-    root = _node_root.open_root(cache_dir)
     wanted = None if url is None else _shown(url)
+    if kept:
+        return sum(one.remove() for one in _kept(cache_dir) if wanted is None or _is_below(one.url, wanted))
+    root = _node_root.open_root(cache_dir)
     found = _entries(root)
     return sum(_remove(root, entry) for entry in found if wanted is None or _is_below(entry.url, wanted))
 
 
 def limit(max_bytes: int, cache_dir: CacheDir = None) -> int:
-    """Remove the least recently used entries until the rest fits; one in use is never touched.
+    """Remove the least recently used entries until the rest fits; one in use, or a kept copy, is never touched.
 
     Args:
         max_bytes: What may remain, in bytes.

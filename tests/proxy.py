@@ -188,6 +188,10 @@ class Proxy:
         """Reset the connection after this many bytes of the request's body."""
         return self.rule("cut_request", after, **filters)
 
+    def lose_response(self, **filters: Any) -> Rule:
+        """Reset the connection when the server has done what it was asked for and answers."""
+        return self.rule("lose_response", **filters)
+
     def delay(self, delay_s: float, **filters: Any) -> Rule:
         """Wait this many seconds before a request is sent on."""
         return self.rule("delay", delay_s, **filters)
@@ -318,6 +322,8 @@ class Proxy:
             if not head:
                 return False
             status = int(head.split(b" ", 2)[1])
+            if status >= 200 and rule is not None and rule.action == "lose_response":
+                raise _Cut
             writer.write(await self._for_client(head, request))
             if status >= 200:
                 break

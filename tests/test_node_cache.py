@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import functools
+import http.server
 import mmap
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from remoteio import cache, cli, staged_local
+from remoteio import _locks, _staging_remote, _stores, cache, cli, staged_local
+from remoteio._settings import Settings
 from tests import servers
 from tests.conftest import Place
 from tests.staging_help import ROOT, ended, left_in, options, run, start, tree, write
@@ -110,6 +114,44 @@ def test_one_url_of_two_endpoints_is_two_entries(s3_place: Place, folder: Path, 
     read(url, folder)
     read(url, folder, Place(s3_place.base, "s3", proxy.storage_options))
     assert proxy.tally["GetObject"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        ({"anon": True}, False),
+        ({"client_kwargs": {"region_name": "eu-south-1"}}, False),
+        ({"secret": "another"}, True),
+        ({"token": "another"}, True),
+        ({"config_kwargs": {"read_timeout": 5}}, True),
+        ({"max_concurrency": 2}, True),
+    ],
+)
+def test_options_that_change_what_is_read_make_another_entry(
+    s3_place: Place, s3_server: servers.Server, options: dict[str, object], same: bool
+) -> None:
+    usual = s3_server.storage_options()["s3"]
+    url = _stores.parse(s3_place.url("x"))
+    assert url is not None
+    names = set()
+    for given in (usual, {**usual, **options}):
+        settings = Settings(storage_options=({"s3": given},))
+        location = _stores.resolve(url, settings)
+        names.add(_staging_remote.entry_name(_staging_remote.Remote(location, False, True), settings))
+    assert len(names) == (1 if same else 2)
+    assert not any("another" in name for name in names)
+
+
+def test_what_only_its_time_could_tell_is_fetched_each_time(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "www").mkdir()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path / "www"))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for content in ("one", "two"):
+            write(tmp_path / "www" / "x", content)
+            os.utime(tmp_path / "www" / "x", (1, 1))
+            assert read(f"http://127.0.0.1:{server.server_port}/x", folder) == content.encode()
+        server.shutdown()
 
 
 def test_without_a_cache_the_entry_lives_until_its_last_user_leaves(s3_place: Place, scratch: Path) -> None:
@@ -253,6 +295,29 @@ def test_the_next_use_removes_what_a_killed_process_left(s3_place: Place, scratc
     assert left_in(scratch) == []
 
 
+def test_what_a_process_of_another_container_uses_is_left_alone_until_its_lock_is_free(
+    s3_place: Place, folder: Path
+) -> None:
+    url = s3_place.put("x", b"1")
+    read(url, folder)
+    theirs = folder / f"remoteio-{os.getuid()}" / "tmp" / "0a0b0c0d-1-1-abc"
+    theirs.mkdir()
+    lock = _locks.Lock(str(theirs / "owner"))
+    lock.take()
+    read(url, folder)
+    assert theirs.exists()
+    lock.release()
+    read(url, folder)
+    assert not theirs.exists()
+
+
+def test_a_later_process_of_the_same_number_is_another_one() -> None:
+    space, pid, start, *_ = _locks.identity().split("-")
+    assert _locks.is_alive(f"{space}-{pid}-{start}-more") is True
+    assert _locks.is_alive(f"{space}-{pid}-{int(start) - 1}-more") is False
+    assert _locks.is_alive(f"0a0b0c0d-{pid}-{start}") is None
+
+
 def test_an_early_leaver_removes_nothing_that_another_process_reads(s3_place: Place) -> None:
     url = s3_place.put("x", b"1")
     process = start(HOLD, url, "r")
@@ -297,6 +362,14 @@ def test_clear_removes_one_url(filled: list[str], folder: Path) -> None:
 def test_clear_removes_all(filled: list[str], folder: Path) -> None:
     cache.clear(cache_dir=folder)
     assert cache.list(folder) == []
+
+
+def test_clear_never_touches_an_entry_in_use(filled: list[str], folder: Path) -> None:
+    with staged_local(filled[0], "r", cache_dir=folder) as path:
+        cache.clear(cache_dir=folder)
+        cache.clear(filled[0], folder)
+        assert Path(path).read_bytes() == b"a" * 1000
+        assert [entry.url for entry in cache.list(folder)] == filled[:1]
 
 
 def test_limit_removes_the_least_recently_used(filled: list[str], folder: Path) -> None:

@@ -123,18 +123,20 @@ def test_a_block_that_makes_nothing_sends_nothing(remote: Place) -> None:
     assert remote.files() == {}
 
 
-def test_odd_keys_come_and_go_unchanged(s3_place: Place) -> None:
+@pytest.mark.parametrize("kind", ["s3", "gcs"])
+def test_odd_keys_come_and_go_unchanged(request: pytest.FixtureRequest, kind: str) -> None:
+    remote: Place = request.getfixturevalue(f"{kind}_place")
     files = {f"in/{name}": b"" if name == "empty" else name.encode() for name in ODD}
-    fs = s3_place.fs()
+    fs = remote.fs()
     for name, data in files.items():
-        fs.pipe_file(s3_place.url(f"run/{name}"), data)
-    with staged_local(s3_place.url("run")) as path:
+        fs.pipe_file(remote.url(f"run/{name}"), data)
+    with staged_local(remote.url("run")) as path:
         assert tree(path) == files
         taken = tree(path)
-    with staged_local(s3_place.url("again/"), "w") as path:
+    with staged_local(remote.url("again/"), "w") as path:
         for name, data in taken.items():
             write(f"{path}/{name}", data)
-    found = s3_place.files()
+    found = remote.files()
     assert {name[6:]: data for name, data in found.items() if name.startswith("again/")} == files
 
 
@@ -292,6 +294,13 @@ def test_an_unchanged_file_is_not_sent(s3_place: Place, proxy: servers.Proxy) ->
     assert proxy.tally["PutObject"] == 0
 
 
+def test_in_writing_everything_is_sent_what_is_there_already_too(s3_place: Place, proxy: servers.Proxy) -> None:
+    s3_place.put("run/x", b"1")
+    with staged_local(s3_place.url("run"), "w", storage_options=proxy.storage_options) as path:
+        write(f"{path}/x", b"1")
+    assert proxy.tally["PutObject"] == 1
+
+
 def test_new_and_changed_files_are_sent(s3_place: Place, proxy: servers.Proxy) -> None:
     for name in ("same", "changed"):
         s3_place.put(f"run/{name}", b"1")
@@ -414,6 +423,18 @@ def test_bytes_that_were_changed_on_the_way_are_noticed(s3_place: Place, proxy: 
     assert proxy.tally["HeadObject"] >= 3
 
 
+def test_other_bytes_of_the_same_size_are_noticed_by_the_checksum(s3_place: Place, proxy: servers.Proxy) -> None:
+    def change() -> None:
+        write(path, b"other")
+
+    proxy.before(change, operation="PutObject", times=1)
+    with (
+        pytest.raises(StagingError, match="other bytes are there"),
+        staged_local(s3_place.url("x"), "w", storage_options=proxy.storage_options) as path,
+    ):
+        write(path, b"bytes")
+
+
 # ---- failure keeps the work
 
 
@@ -446,6 +467,17 @@ def test_it_is_finished_later_in_another_process(failed: StagingError, s3_place:
     run("import sys, remoteio; remoteio.resume_upload(sys.argv[1])", str(failed.kept_path))
     assert s3_place.files() == {"run/a": b"a" * 30, "run/b": b"b" * 20, "run/c": b"c" * 10}
     assert "data" not in "".join(left_in(scratch))
+
+
+def test_an_interrupt_while_it_is_finished_leaves_it_kept(
+    failed: StagingError, s3_place: Place, proxy: servers.Proxy
+) -> None:
+    proxy.before(lambda: os.kill(os.getpid(), signal.SIGINT), operation="PutObject", target="/c$", times=1)
+    proxy.delay(2, operation="PutObject", target="/c$", skip=1)
+    with pytest.raises(KeyboardInterrupt):
+        resume_upload(str(failed.kept_path), storage_options=proxy.storage_options, max_concurrency=1)
+    resume_upload(str(failed.kept_path))
+    assert sorted(s3_place.files()) == ["run/a", "run/b", "run/c"]
 
 
 def test_what_went_up_is_not_sent_again(failed: StagingError, proxy: servers.Proxy) -> None:
@@ -536,6 +568,42 @@ def test_ctrl_c_ends_a_transfer_at_once_and_the_store_is_unchanged(
     assert not any("/tmp/" in name for name in left_in(scratch))
 
 
+LIVING_ON = """
+    import sys, time
+    from remoteio import staged_local
+    try:
+        with staged_local(sys.argv[1], "w") as path:
+            open(path, "wb").write(b"n" * int(sys.argv[2]))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("kind", "size", "count"), [("s3", 8, 1), ("gcs", 8, 1), ("gcs", 16, 2)])
+def test_what_ctrl_c_has_ended_is_not_sent_by_a_process_that_lives_on(
+    request: pytest.FixtureRequest, scratch: Path, kind: str, size: int, count: int
+) -> None:
+    place: Place = request.getfixturevalue(f"{kind}_place")
+    between: servers.Proxy = request.getfixturevalue("proxy" if kind == "s3" else "gcs_proxy")
+    reached = between.environment() if kind == "s3" else {"STORAGE_EMULATOR_HOST": between.url}
+    sending = "POST" if (kind, count) == ("gcs", 1) else "PUT"
+    place.put("x", b"old")
+    between.cap(3 * MIB)
+    process = start(LIVING_ON, place.url("x"), str(size * MIB - 1000), **reached, TMPDIR=str(scratch))
+    with ended(process):
+        assert process.stdout
+        while len([one for one in between.requests if one.method == sending]) < count:
+            assert process.poll() is None
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "interrupted\n"
+        time.sleep(4)
+        assert place.read("x") == b"old"
+    assert len([name for name in left_in(scratch) if name.endswith("/x")]) == 1
+
+
 def test_an_interrupted_upload_says_where_the_copy_is(
     s3_place: Place, proxy: servers.Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -563,6 +631,20 @@ def test_too_little_space_is_told_before_anything_is_fetched(
         staged_local(s3_place.url("x"), "r", storage_options=proxy.storage_options).__enter__()
     assert caught.value.errno == errno.ENOSPC
     assert proxy.tally["GetObject"] == 0
+
+
+def test_too_little_space_for_a_copy_to_work_on_is_told_and_leaves_nothing(
+    s3_place: Place, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    s3_place.put("x", b"1" * 1000)
+    cache = tmp_path / "cache"
+    with staged_local(s3_place.url("x"), "r", cache_dir=cache):
+        pass
+    monkeypatch.setattr("remoteio._node_root.free_bytes", lambda path: 999)
+    monkeypatch.setattr("remoteio._node_root.file_system", lambda path: "ext4")  # one whose copies take room
+    with pytest.raises(StagingError, match=r"1,000 bytes are needed.*999 are free"):
+        staged_local(s3_place.url("x"), cache_dir=cache).__enter__()
+    assert os.listdir(cache / f"remoteio-{os.getuid()}" / "tmp") == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may mount a small disk")
@@ -687,6 +769,25 @@ def test_a_link_inside_the_tree_goes_up_as_what_it_names(s3_place: Place) -> Non
     assert s3_place.files() == {"run/blobs/1": b"1", "run/model": b"1"}
 
 
+def test_a_link_to_a_directory_inside_the_tree_goes_up_as_its_files(s3_place: Place) -> None:
+    with staged_local(s3_place.url("run/"), "w") as path:
+        write(f"{path}/step-1/x", b"1")
+        os.symlink("step-1", f"{path}/last")
+    assert s3_place.files() == {"run/step-1/x": b"1", "run/last/x": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [(b"C:x", "'C:x'"), (b"not\xffutf", "not UTF-8.*not.utf"), (b"gone", "cannot be read.*gone")]
+)
+def test_what_could_not_be_staged_again_or_read_is_refused_by_name(s3_place: Place, name: bytes, said: str) -> None:
+    with pytest.raises(StagingError, match=said), staged_local(s3_place.url("run/"), "w") as path:
+        if name == b"gone":
+            os.symlink("nowhere", f"{path}/gone")
+        else:
+            write(os.fsdecode(os.fsencode(f"{path}/") + name), b"1")
+    assert s3_place.files() == {}
+
+
 def test_a_link_to_a_directory_above_is_refused(s3_place: Place) -> None:
     with pytest.raises(StagingError, match="leads back"), staged_local(s3_place.url("run/"), "w") as path:
         os.symlink(".", f"{path}/loop")
@@ -713,8 +814,41 @@ def test_a_cache_folder_of_somebody_else_is_refused(s3_place: Place, tmp_path: P
     assert caught.value.filename == str(cache)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may give a folder away")
 @pytest.mark.parametrize("name", ["", "tmp", "entries"])
-def test_a_link_planted_in_the_cache_is_refused(s3_place: Place, tmp_path: Path, name: str) -> None:
+def test_a_folder_of_somebody_else_in_the_cache_is_refused(s3_place: Place, tmp_path: Path, name: str) -> None:
+    url = s3_place.put("x", b"1")
+    own = tmp_path / "cache" / f"remoteio-{os.getuid()}"
+    (own / name).mkdir(parents=True, mode=0o700)
+    os.chown(own / name, 12345, -1)
+    with pytest.raises(StagingError, match="belongs to user 12345") as caught:
+        staged_local(url, "r", cache_dir=tmp_path / "cache").__enter__()
+    assert caught.value.filename == str(own / name).rstrip("/")
+
+
+def test_a_cache_folder_in_which_everybody_may_rename_is_refused(s3_place: Place, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    with pytest.raises(StagingError, match="everybody may replace"):
+        staged_local(s3_place.url("x"), cache_dir=cache).__enter__()
+    cache.chmod(0o1777)
+    with staged_local(s3_place.url("x"), cache_dir=cache):
+        pass
+
+
+def test_a_folder_of_the_cache_that_others_may_enter_is_closed(s3_place: Place, tmp_path: Path) -> None:
+    own = tmp_path / "cache" / f"remoteio-{os.getuid()}"
+    own.mkdir(parents=True)
+    own.chmod(0o755)
+    with staged_local(s3_place.url("x"), cache_dir=tmp_path / "cache"):
+        assert os.stat(own).st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("", "r"), ("tmp", "r"), ("tmp", "w"), ("entries", "r"), ("entries", "r+"), ("ranks", "w")]
+)
+def test_a_link_planted_in_the_cache_is_refused(s3_place: Place, tmp_path: Path, name: str, mode: Any) -> None:
     url = s3_place.put("x", b"1")
     own = tmp_path / "cache" / f"remoteio-{os.getuid()}"
     own.mkdir(parents=True, mode=0o700)
@@ -726,7 +860,7 @@ def test_a_link_planted_in_the_cache_is_refused(s3_place: Place, tmp_path: Path,
         own.rmdir()
         os.symlink(target, own)
     with pytest.raises(StagingError, match="link stands") as caught:
-        staged_local(url, "r", cache_dir=tmp_path / "cache").__enter__()
+        staged_local(url, mode, cache_dir=tmp_path / "cache").__enter__()
     assert caught.value.filename == str(own / name if name else own)
     assert left_in(target) == []
 
@@ -742,6 +876,20 @@ def test_credentials_are_not_shown(s3_server: servers.Server, caplog: pytest.Log
     with caplog.at_level(logging.DEBUG), pytest.raises(OSError) as caught:
         staged_local("s3://test-bucket/x", "r", storage_options=bad).__enter__()
     assert "very-secret-word" not in str(caught.value) + caplog.text
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+def test_no_signed_path_is_in_the_log(
+    s3_place: Place, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    pytest.importorskip(engine)
+    monkeypatch.setenv("REMOTEIO_ENGINE", engine)
+    s3_place.put("x", b"1" * 9 * MIB)
+    with caplog.at_level(logging.DEBUG), staged_local(s3_place.url("x")) as path:
+        write(path, b"2" * 9 * MIB)
+    assert caplog.text
+    assert "X-Amz-Signature" not in caplog.text
+    assert "testsecret" not in caplog.text
 
 
 def test_no_secret_is_in_any_name_or_file_of_the_cache(s3_place: Place, tmp_path: Path, proxy: servers.Proxy) -> None:
@@ -783,12 +931,18 @@ def test_bars_are_drawn_where_they_are_wished_for(s3_place: Place) -> None:
     assert f"fetching {url}" in process.communicate(timeout=60)[1]
 
 
-def test_bars_are_drawn_on_a_terminal(s3_place: Place) -> None:
-    url = s3_place.put("x", b"1" * 1000)
+def test_bars_are_drawn_on_the_way_up(s3_place: Place) -> None:
+    url = s3_place.url("x")
+    program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'w', progress=True) as path: "
+    process = start(f"{program}open(path, 'w').write('1')", url)
+    assert f"sending {url}" in process.communicate(timeout=60)[1]
+
+
+def drawn_on_a_terminal(program: str, url: str, **environment: str) -> bytes:
+    """What a program draws."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'r'): pass"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent), **environment}
     process = subprocess.Popen([sys.executable, "-c", program, url], stderr=theirs, env=environment)
     os.close(theirs)
     drawn = b""
@@ -799,7 +953,19 @@ def test_bars_are_drawn_on_a_terminal(s3_place: Place) -> None:
         pass
     process.wait(timeout=60)
     os.close(ours)
-    assert b"fetching" in drawn
+    return drawn
+
+
+def test_bars_are_drawn_on_a_terminal(s3_place: Place) -> None:
+    url = s3_place.put("x", b"1" * 1000)
+    program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'r'): pass"
+    assert b"fetching" in drawn_on_a_terminal(program, url, LOCAL_RANK="1")
+
+
+@pytest.mark.parametrize(("rank", "drawn"), [("0", True), ("1", False)])
+def test_of_the_ranks_that_send_the_first_draws(s3_place: Place, rank: str, drawn: bool) -> None:
+    program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'w') as path: open(path, 'w').write('1')"
+    assert (b"sending" in drawn_on_a_terminal(program, s3_place.url("x"), LOCAL_RANK=rank)) == drawn
 
 
 # ---- processes

@@ -233,6 +233,37 @@ def test_where_the_one_who_fetches_hangs_the_wait_ends_and_names_it(
     assert 1 <= time.monotonic() - began < 10
 
 
+def test_one_who_hangs_is_not_waited_for_for_ever_without_a_bound_either(
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remoteio._node_cache.STILL_S", 1.5)
+    url = proxy_place.put("model.pt", b"content")
+    proxy.hang(operation="GetObject")
+    ranks.add(url, "r", LOOK, environment=proxy.environment())
+    ranks.go()
+    while not proxy.tally["GetObject"]:
+        time.sleep(0.05)
+    with pytest.raises(StagingError, match="has been fetching"):
+        staged_local(url, "r", storage_options=proxy.storage_options).__enter__()
+
+
+def test_one_who_is_slow_is_waited_for(
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remoteio._node_cache.STILL_S", 3)
+    url = proxy_place.put("model.pt", b"c" * 8 * MIB)
+    proxy.cap(MIB)
+    ranks.add(url, "r", "pass", environment=proxy.environment())
+    ranks.go()
+    while not proxy.tally["GetObject"]:
+        time.sleep(0.05)
+    began = time.monotonic()
+    with staged_local(url, "r", storage_options=proxy.storage_options):
+        assert time.monotonic() - began > 3
+    assert proxy.tally["GetObject"] == 1
+    assert "error" not in ranks.results()[0]
+
+
 def test_with_broken_locks_every_process_has_the_right_bytes(s3_place: Place, ranks: Ranks) -> None:
     url = s3_place.put("model.pt", b"content")
     for broken in ("pass", "raise OSError(38, 'no')", "raise OSError(37, 'no')"):
@@ -276,6 +307,98 @@ def test_what_somebody_elsewhere_wrote_meanwhile_is_not_overwritten(s3_place: Pl
     assert s3_place.read("x") == b"theirs"
 
 
+@pytest.fixture(params=["fsspec", "obstore"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each engine in turn."""
+    pytest.importorskip(request.param)
+    monkeypatch.setenv("REMOTEIO_ENGINE", request.param)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("mode", ["w", "r+"])
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_what_comes_between_the_look_and_the_write_is_not_overwritten(
+    s3_place: Place, proxy: servers.Proxy, engine: str, mode: Any, old: bytes
+) -> None:
+    if old:
+        s3_place.put("x", old)
+    proxy.before(lambda: s3_place.put("x", b"theirs"), operation="PutObject", times=1)
+    with (
+        pytest.raises(StagingError, match="other content there in this moment") as caught,
+        staged_local(s3_place.url("x"), mode, storage_options=proxy.storage_options) as path,
+    ):
+        write(path, b"mine")
+    assert s3_place.read("x") == b"theirs"
+    assert Path(str(caught.value.kept_path)).read_bytes() == b"mine"
+
+
+def test_on_gcs_too_what_comes_between_the_look_and_the_write_is_not_overwritten(
+    gcs_place: Place, gcs_proxy: servers.Proxy
+) -> None:
+    gcs_proxy.before(lambda: gcs_place.put("x", b"theirs"), method="POST", times=1)
+    with (
+        pytest.raises(StagingError, match="other content there in this moment"),
+        staged_local(gcs_place.url("x"), "w", storage_options=gcs_proxy.gcs_options) as path,
+    ):
+        write(path, b"mine")
+    assert gcs_place.read("x") == b"theirs"
+
+
+def test_the_same_content_from_somebody_in_the_same_moment_is_no_conflict(
+    s3_place: Place, proxy: servers.Proxy, engine: str
+) -> None:
+    proxy.before(lambda: s3_place.put("run/a", b"same"), operation="PutObject", target="/a$", times=1)
+    calls: list[tuple[int, int, str]] = []
+    options = proxy.storage_options
+    with staged_local(
+        s3_place.url("run/"), "w", storage_options=options, progress=lambda *call: calls.append(call)
+    ) as path:
+        write(f"{path}/a", b"same")
+        write(f"{path}/b", b"other")
+    assert s3_place.files() == {"run/a": b"same", "run/b": b"other"}
+    assert calls[-1][:2] == (9, 9)
+
+
+@pytest.mark.parametrize(("size", "operation"), [(7, "PutObject"), (9 * MIB, "CompleteMultipartUpload")])
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_an_upload_whose_answer_was_lost_is_no_conflict_with_itself(
+    s3_place: Place, proxy: servers.Proxy, engine: str, size: int, operation: str, old: bytes
+) -> None:
+    if old:
+        s3_place.put("x", old)
+    proxy.lose_response(operation=operation, times=1)
+    with staged_local(s3_place.url("x"), "w", storage_options=proxy.storage_options) as path:
+        write(path, b"n" * size)
+    assert s3_place.read("x") == b"n" * size
+
+
+def test_what_is_deleted_between_the_look_and_the_write_is_written_anew(
+    s3_place: Place, proxy: servers.Proxy, engine: str
+) -> None:
+    s3_place.put("x", b"old")
+    proxy.before(lambda: s3_place.fs().rm_file(s3_place.url("x")), operation="PutObject", times=1)
+    with staged_local(s3_place.url("x"), storage_options=proxy.storage_options) as path:
+        write(path, b"mine")
+    assert s3_place.read("x") == b"mine"
+
+
+def test_two_nodes_with_other_content_in_one_moment_are_an_error(
+    s3_place: Place, ranks: Ranks, tmp_path: Path, proxy: servers.Proxy
+) -> None:
+    # Each has a temporary folder of its own, as two nodes have, so that neither knows of the other.
+    proxy.delay(1, operation="PutObject")
+    for node in "ab":
+        (tmp_path / node / "tmp").mkdir(parents=True)
+        environment = {**proxy.environment(), "TMPDIR": str(tmp_path / node / "tmp")}
+        block = "open(f'{path}/same', 'w').write(os.environ['LOCAL_RANK'])"
+        ranks.add(s3_place.url("run/"), "w", block, environment=environment)
+    ranks.go()
+    results = sorted(ranks.results(), key=lambda result: "error" in result)
+    assert [result.get("error") for result in results] == [None, "StagingError"]
+    assert "other content" in results[1]["text"]
+    assert s3_place.read("run/same").decode() == results[0]["rank"]
+
+
 def test_what_is_there_from_earlier_is_overwritten(s3_place: Place) -> None:
     for word in (b"first", b"second"):
         with staged_local(s3_place.url("run/"), "w") as path:
@@ -287,14 +410,24 @@ def test_what_is_there_from_earlier_is_overwritten(s3_place: Place) -> None:
 
 FILL = "open(f\"{path}/rank-{os.environ['LOCAL_RANK']}\", 'w').write('x'); said.update(path=path)"
 WORLD = {"LOCAL_WORLD_SIZE": "4"}
+BREAK = "import fcntl\n    def flock(*_): {}\n    fcntl.flock = flock"
+
+
+@pytest.fixture(params=["works", "is granted to everybody", "is not known"])
+def flock(request: pytest.FixtureRequest) -> str:
+    """What makes ``flock`` so in a process."""
+    broken = {"is granted to everybody": "pass", "is not known": "raise OSError(38, 'no')"}
+    return BREAK.format(broken[request.param]) if request.param in broken else ""
 
 
 def test_a_shared_directory_goes_up_once_when_the_last_has_left(
-    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, scratch: Path
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, flock: str, scratch: Path
 ) -> None:
     for number in range(4):
         block = f"{FILL}; time.sleep({number} / 2)"
-        ranks.add(proxy_place.url("run/"), "w", block, shared=True, environment={**proxy.environment(), **WORLD})
+        ranks.add(
+            proxy_place.url("run/"), "w", block, shared=True, before=flock, environment={**proxy.environment(), **WORLD}
+        )
     proxy.reset()
     ranks.go()
     results = ranks.results()
@@ -305,15 +438,15 @@ def test_a_shared_directory_goes_up_once_when_the_last_has_left(
     assert left_in(scratch) == []
 
 
-def test_those_who_are_early_wait_for_those_who_are_late(s3_place: Place, ranks: Ranks) -> None:
-    for number in range(2):
+def test_those_who_are_early_wait_for_those_who_are_late(s3_place: Place, ranks: Ranks, flock: str) -> None:
+    for _ in range(2):
         ranks.add(
             s3_place.url("run/"),
             "w",
             FILL,
             shared=True,
             environment={"LOCAL_WORLD_SIZE": "2"},
-            before=f"import time; late = {number}",
+            before=flock,
         )
     for number, process in enumerate(ranks.processes):
         assert process.stdout
@@ -327,11 +460,13 @@ def test_those_who_are_early_wait_for_those_who_are_late(s3_place: Place, ranks:
     assert sorted(s3_place.files()) == ["run/rank-0", "run/rank-1"]
 
 
-def test_where_one_raises_nothing_goes_up_and_all_raise(s3_place: Place, ranks: Ranks, scratch: Path) -> None:
+def test_where_one_raises_nothing_goes_up_and_all_raise(
+    s3_place: Place, ranks: Ranks, flock: str, scratch: Path
+) -> None:
     for number in range(4):
         end = "raise ValueError('no good')" if number == 2 else "pass"
         block = f"{FILL}; time.sleep({number} / 2)\n            {end}"
-        ranks.add(s3_place.url("run/"), "w", block, shared=True, environment=WORLD)
+        ranks.add(s3_place.url("run/"), "w", block, shared=True, before=flock, environment=WORLD)
     ranks.go()
     results = ranks.results()
     assert [result["error"] for result in results] == ["StagingError", "StagingError", "ValueError", "StagingError"]
@@ -340,10 +475,10 @@ def test_where_one_raises_nothing_goes_up_and_all_raise(s3_place: Place, ranks: 
     assert left_in(scratch) == []
 
 
-def test_where_one_is_killed_nothing_goes_up_and_all_raise(s3_place: Place, ranks: Ranks) -> None:
+def test_where_one_is_killed_nothing_goes_up_and_all_raise(s3_place: Place, ranks: Ranks, flock: str) -> None:
     for number in range(3):
         block = f"{FILL}; time.sleep(1); os.kill(os.getpid(), 9)" if number == 2 else FILL
-        ranks.add(s3_place.url("run/"), "w", block, shared=True, environment={"LOCAL_WORLD_SIZE": "3"})
+        ranks.add(s3_place.url("run/"), "w", block, shared=True, before=flock, environment={"LOCAL_WORLD_SIZE": "3"})
     ranks.go()
     results = ranks.results()
     assert [result.get("error") for result in results] == ["StagingError", "StagingError", None]
@@ -351,10 +486,10 @@ def test_where_one_is_killed_nothing_goes_up_and_all_raise(s3_place: Place, rank
     assert s3_place.files() == {}
 
 
-def test_those_who_come_after_one_was_killed_raise_too(s3_place: Place, ranks: Ranks) -> None:
+def test_those_who_come_after_one_was_killed_raise_too(s3_place: Place, ranks: Ranks, flock: str) -> None:
     for number in range(2):
         block = "os.kill(os.getpid(), 9)" if number == 0 else FILL
-        ranks.add(s3_place.url("run/"), "w", block, shared=True, environment={"LOCAL_WORLD_SIZE": "2"})
+        ranks.add(s3_place.url("run/"), "w", block, shared=True, before=flock, environment={"LOCAL_WORLD_SIZE": "2"})
     first, second = ranks.processes
     for process in (first, second):
         assert process.stdout
@@ -369,12 +504,12 @@ def test_those_who_come_after_one_was_killed_raise_too(s3_place: Place, ranks: R
 
 
 def test_where_the_upload_fails_all_raise_and_the_copy_is_kept(
-    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks
+    proxy_place: Place, proxy: servers.Proxy, ranks: Ranks, flock: str
 ) -> None:
     proxy.deny(operation="PutObject")
     for _ in range(2):
         environment = {**proxy.environment(), "LOCAL_WORLD_SIZE": "2"}
-        ranks.add(proxy_place.url("run/"), "w", FILL, shared=True, environment=environment)
+        ranks.add(proxy_place.url("run/"), "w", FILL, shared=True, before=flock, environment=environment)
     ranks.go()
     results = ranks.results()
     assert [result["error"] for result in results] == ["StagingError"] * 2
@@ -388,6 +523,21 @@ def test_the_wait_for_one_that_never_comes_is_bounded(s3_place: Place, ranks: Ra
     (result,) = ranks.results()
     assert result["error"] == "StagingError"
     assert "1 of 2 processes have not left" in result["text"]
+
+
+def test_with_broken_locks_as_well_what_killed_members_left_is_removed(s3_place: Place, scratch: Path) -> None:
+    program = """
+        import fcntl, os, sys
+        from remoteio import staged_local
+        fcntl.flock = lambda *_: None
+        with staged_local(sys.argv[1], "w", shared=True) as path:
+            os.kill(os.getpid(), int(sys.argv[2]))
+    """
+    for name, number in (("run/", signal.SIGKILL), ("other/", 0)):
+        process = start(program, s3_place.url(name), str(int(number)))
+        with ended(process):
+            assert process.wait(timeout=60) == -number
+    assert left_in(scratch) == []
 
 
 def test_alone_a_shared_directory_is_like_any_other(s3_place: Place, scratch: Path) -> None:

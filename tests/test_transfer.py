@@ -222,6 +222,15 @@ def test_an_upload_to_a_busy_store_is_tried_again(proxy_place: Place, proxy: Any
     assert proxy_place.read("big") == data
 
 
+def test_an_upload_to_a_busy_gcs_is_tried_again(gcs_place: Place, gcs_proxy: Any, tmp_path: Path) -> None:
+    place = Place(gcs_place.base, "gcs", gcs_proxy.gcs_options)
+    files = {"small": b"x" * 1000, "big": os.urandom(WINDOW + 7)}
+    gcs_proxy.answer(503, "ServiceUnavailable", "busy", method="POST", times=1)
+    gcs_proxy.answer(503, "ServiceUnavailable", "busy", method="PUT", times=1)
+    send(place, files, tmp_path)
+    assert gcs_place.files() == files
+
+
 @pytest.mark.parametrize(
     ("status", "code", "expected"),
     [(403, "AccessDenied", PermissionError), (404, "NoSuchKey", FileNotFoundError), (416, "InvalidRange", OSError)],
@@ -349,6 +358,113 @@ def test_a_store_that_lost_bytes_of_an_upload_is_noticed(
     proxy.before(lambda: s3_place.put("a", b"less"), operation="HeadObject", target="/a$")
     with pytest.raises(OSError, match="the store has 4 of"):
         send(proxy_place, {"a": os.urandom(WINDOW + 7)}, tmp_path, engine=engine)
+
+
+# ---- what may be replaced
+
+
+def expecting(place: Place, source: Path, data: bytes, version: str) -> Any:
+    """Send one file that may replace this version alone."""
+    (source / "up").write_bytes(data)
+    path = str(source / "up")
+    return _transfer.upload([(path, at(place, "a"))], expected={path: version})
+
+
+def version_of(place: Place, name: str) -> str:
+    """The version of an object; empty where there is none."""
+    location = at(place, name)
+    info = location.store.head(location.key)
+    return (info.version or "") if info is not None else ""
+
+
+@pytest.mark.parametrize("size", [7, WINDOW + 7])
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_what_is_expected_is_replaced(remote: Place, tmp_path: Path, size: int, old: bytes) -> None:
+    if old:
+        remote.put("a", old)
+    (sent,) = expecting(remote, tmp_path, b"n" * size, version_of(remote, "a"))
+    assert remote.read("a") == b"n" * size
+    assert sent.size == size
+
+
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_what_is_not_expected_is_not_replaced(remote: Place, tmp_path: Path, old: bytes) -> None:
+    if old:
+        remote.put("a", old)
+    version = version_of(remote, "a")
+    remote.put("a", b"theirs")
+    with pytest.raises(_transfer_plan.UnexpectedError) as caught:
+        expecting(remote, tmp_path, b"mine", version)
+    assert caught.value.path == str(tmp_path / "up")
+    assert caught.value.errno == errno.EEXIST
+    assert remote.read("a") == b"theirs"
+
+
+@pytest.mark.parametrize(("size", "operation"), [(7, "PutObject"), (2 * WINDOW, "CompleteMultipartUpload")])
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_both_engines_replace_nothing_that_came_in_the_last_moment(
+    proxy_place: Place,
+    s3_place: Place,
+    proxy: Any,
+    tmp_path: Path,
+    engine: str,
+    size: int,
+    operation: str,
+    old: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if engine == "obstore" and size > WINDOW:
+        operation = "HeadObject"  # it sends no condition with parts, but looks while the last of them go
+    monkeypatch.setenv(_transfer.ENVIRONMENT, engine)
+    if old:
+        s3_place.put("a", old)
+    version = version_of(s3_place, "a")
+    proxy.before(lambda: s3_place.put("a", b"theirs"), operation=operation, times=1)
+    with pytest.raises(_transfer_plan.UnexpectedError):
+        expecting(proxy_place, tmp_path, os.urandom(size), version)
+    assert s3_place.read("a") == b"theirs"
+    assert unfinished(s3_place) == []
+
+
+def test_an_object_that_is_gone_is_not_the_expected_one(s3_place: Place, tmp_path: Path, engine: str) -> None:
+    s3_place.put("a", b"old")
+    version = version_of(s3_place, "a")
+    s3_place.fs().rm_file(s3_place.url("a"))
+    with pytest.raises(_transfer_plan.UnexpectedError):
+        expecting(s3_place, tmp_path, b"mine", version)
+
+
+@pytest.mark.parametrize("size", [7, WINDOW + 7])
+@pytest.mark.parametrize("old", [b"", b"old"])
+def test_a_store_that_refuses_conditions_is_asked_without(
+    proxy_place: Place,
+    proxy: Any,
+    tmp_path: Path,
+    engine: str,
+    size: int,
+    old: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(_transfer.ENVIRONMENT, engine)
+    if old:
+        proxy_place.put("a", old)
+    version = version_of(proxy_place, "a")
+    for operation in ("PutObject", "CompleteMultipartUpload"):
+        times = 2 if engine == "obstore" else 1  # of which the first only says so to obstore
+        proxy.answer(501, "NotImplemented", "a header is not implemented", operation=operation, times=times)
+    expecting(proxy_place, tmp_path, b"n" * size, version)
+    assert proxy_place.read("a") == b"n" * size
+
+
+def test_one_who_may_write_and_not_read_replaces_what_is_there(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(_transfer.ENVIRONMENT, engine)
+    proxy_place.put("a", b"old")
+    version = version_of(proxy_place, "a")
+    proxy.deny(operation="PutObject", times=2 if engine == "obstore" else 1)
+    expecting(proxy_place, tmp_path, b"new", version)
+    assert proxy_place.read("a") == b"new"
 
 
 # ---- giving up
