@@ -205,7 +205,8 @@ def _resolve_chain(url: Url, options: dict[str, Any]) -> Location:
         raise _store_errors.translate(error, url.text, _secrets(options)) from error
     text = url.rest
     make: Callable[[], Any] = lambda: fsspec.core.url_to_fs(text, **options)[0]  # noqa: E731
-    store = _cached(text, options, lambda: GenericStore(url.scheme, make, _secrets(options), shown=text))
+    # A new one each time: a chain may go through an archive, whose directory is read when it is opened.
+    store = GenericStore(url.scheme, make, _secrets(options), shown=text)
     return Location(url, store, str(key).rstrip("/"), url.asks_for_directory)
 
 

@@ -22,8 +22,7 @@ from typing import Any
 import pytest
 
 import remoteio
-from remoteio import _counters
-from remoteio._reader import StreamedReader
+from remoteio import _counters, _settings, _stores
 from remoteio.errors import NoDescriptorError
 from tests import file_programs
 from tests.conftest import Place
@@ -181,16 +180,16 @@ def test_a_reader_refuses_its_descriptor_and_names_the_way_out(memory_place: Pla
 
 @pytest.mark.parametrize("ranged", [True, False])
 def test_a_reader_under_the_torch_table_has_a_descriptor_and_both_share_the_position(
-    ranged: bool, memory_place: Place, monkeypatch: pytest.MonkeyPatch
+    ranged: bool, disk_place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = os.urandom(3 * 2**20)
-    url = memory_place.put("f", data)
-    with remoteio.remote_io(also="torch"), open(url, "rb", 0) as file:
-        if not ranged:
-            file.close()
-            location = file._location  # type: ignore[attr-defined]
-            file = StreamedReader(location, url)  # type: ignore[assignment]
-            file.gives_descriptor = True  # type: ignore[attr-defined]
+    url = disk_place.put("f", data)
+    if not ranged:
+        monkeypatch.setattr("remoteio._files.RangedReader", None)  # so that it cannot be the one
+    with disk_place.scope(also="torch"):
+        location = _stores.resolve(_stores.parse(url), _settings.current())  # type: ignore[arg-type]
+        location.store.can_range = ranged
+        file = open(url, "rb", 0)
         assert file.read(10) == data[:10]
         file.seek(2**20)
         descriptor = file.fileno()
