@@ -129,6 +129,17 @@ def test_a_pattern_in_a_chain_is_looked_for_in_its_place(planted: Place, tmp_pat
         ]
 
 
+def test_an_archive_in_a_chain_that_changed_is_read_anew(tmp_path: Path) -> None:
+    chain = f"::file://{tmp_path}/a.zip"
+    with remote_io():
+        for text in ("one", "another"):
+            with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+                archive.writestr(f"d/{text}.csv", text)
+            assert glob.glob(f"zip://d/*{chain}") == [f"zip://d/{text}.csv{chain}"]
+            with open(f"zip://d/{text}.csv{chain}") as file:
+                assert file.read() == text
+
+
 # ---- keys that no disk has
 
 
