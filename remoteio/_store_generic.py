@@ -65,6 +65,14 @@ class GenericStore(ObjectStore):
             raised = self.translated(key, error)
         raise raised
 
+    def translated(self, key: str, error: Exception) -> OSError:
+        raised = super().translated(key, error)
+        if raised is not error or "://" in str(raised.filename):
+            return raised
+        about = self.error(raised.errno or errno.EIO, key)  # the library named a path of its own
+        about.__cause__ = error
+        return about
+
     # ---- questions
 
     def head(self, key: str) -> Info | None:

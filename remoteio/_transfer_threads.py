@@ -68,6 +68,8 @@ class _Crew:
             self._write(file, b"", at)  # an empty stream makes an empty file
             file.finish()
             self._meter.finished(file.path)
+        elif at == file.size == 0:
+            self._write(file, b"", 0)
         elif at != file.size:
             raise file.location.error(errno.EIO, f"the store sent {at} of {file.size} bytes")
 

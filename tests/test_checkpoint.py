@@ -122,3 +122,20 @@ def test_which_places_are_taken() -> None:
     assert checkpoint.Writer.validate_checkpoint_id("s3://bucket/c")
     assert checkpoint.Reader.validate_checkpoint_id("memory://c")
     assert not checkpoint.Reader.validate_checkpoint_id("nothing-known://c")
+
+
+def test_the_filesystem_of_the_reader_renames_lists_and_removes(store: Place) -> None:
+    from remoteio import _settings
+    from remoteio.checkpoint import _Store
+
+    with store.scope():
+        files = _Store(_settings.current())
+        files.mkdir(store.url("d"))
+        store.put("d/a", b"x")
+        files.rename(store.url("d/a"), store.url("d/b"))
+        assert files.ls(store.url("d")) == [store.url("d/b")]
+        assert files.exists(store.url("d/b"))
+        files.rm_file(store.url("d/b"))
+        assert not files.exists(store.url("d/b"))
+        with pytest.raises(ValueError, match="not a URL"):
+            files.exists("/tmp")

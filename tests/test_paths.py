@@ -664,3 +664,48 @@ def test_paths_of_universal_pathlib_are_taken(memory_place: Place) -> None:
         assert shutil.copy(f, g) == str(g)
         with open(g) as file:
             assert file.read() == "x"
+
+
+# ---- file URLs
+
+
+def test_walk_of_a_file_url_keeps_its_spelling_and_tells_its_errors(file_place: Place) -> None:
+    file_place.put("d/e/x.txt", b"x")
+    heard: list[Any] = []
+    with file_place.scope(also="paths"):
+        found = list(os.walk(file_place.base, onerror=heard.append))
+        list(os.walk(file_place.url("nothing"), onerror=heard.append))
+        list(os.walk(file_place.url("nothing")))
+    assert found == [
+        (file_place.base, ["d"], []),
+        (file_place.url("d"), ["e"], []),
+        (file_place.url("d/e"), [], ["x.txt"]),
+    ]
+    assert [(type(error), error.filename) for error in heard] == [(FileNotFoundError, file_place.url("nothing"))]
+
+
+def test_a_strict_realpath_of_a_file_url_that_is_missing(file_place: Place) -> None:
+    file_place.put("a", b"x")
+    with file_place.scope(also="paths"):
+        assert os.path.realpath(file_place.url("a"), strict=True) == file_place.url("a")
+        with pytest.raises(FileNotFoundError) as caught:
+            os.path.realpath(file_place.url("b"), strict=True)
+    assert caught.value.filename == file_place.url("b")
+
+
+def test_touch_of_a_file_url(file_place: Place) -> None:
+    with file_place.scope(also="paths"):
+        Path(file_place.url("a")).touch()
+        with pytest.raises(FileExistsError):
+            Path(file_place.url("a")).touch(exist_ok=False)
+    assert file_place.files() == {"a": b""}
+
+
+def test_a_descriptor_of_a_file_is_none_of_a_directory(remote: Place) -> None:
+    remote.put("d/a", b"text")
+    with remote.scope(also="paths"):
+        with pytest.raises(NotADirectoryError):
+            os.open(remote.url("d/a"), os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = os.open(remote.url("d/a"), os.O_RDONLY)
+        assert os.read(descriptor, 10) == b"text"
+        os.close(descriptor)

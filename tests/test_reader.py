@@ -10,6 +10,7 @@ import random
 import threading
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -250,3 +251,50 @@ def test_a_file_without_a_size_can_be_sought(unsized: str) -> None:
         assert file.read() == Unsized.body[-7:]
         file.seek(5)
         assert file.read(5) == Unsized.body[5:10]
+
+
+# ---- the raw layer
+
+
+def test_the_raw_layer_refuses_what_a_local_one_refuses(remote: Place, tmp_path: Path) -> None:
+    remote.put("f", b"0123456789")
+    (tmp_path / "f").write_bytes(b"0123456789")
+
+    def program(path: str) -> list[object]:
+        said: list[object] = []
+        with open(path, "rb", 0) as file:
+            for act in (
+                lambda: file.seek(2**63),
+                lambda: file.seek(3, os.SEEK_DATA),
+                lambda: file.seek(3, os.SEEK_HOLE),
+                lambda: file.seek(30, os.SEEK_DATA),
+                lambda: file.seek(-1),
+                lambda: file.seek(0, 99),
+                lambda: file.readinto(b"read-only"),  # type: ignore[arg-type]
+                lambda: file.readinto(3),  # type: ignore[arg-type]
+                lambda: file.write(b"x"),
+                lambda: file.truncate(1),
+                lambda: (file.seek(10), file.read(), file.read(1)),
+            ):
+                try:
+                    said.append(act())
+                except Exception as error:
+                    said.append(
+                        (type(error).__name__.replace("UnsupportedOperation", "OSError"), getattr(error, "errno", None))
+                    )
+        said.append(file.closed)
+        return said
+
+    with remote.scope():
+        assert program(remote.url("f")) == program(str(tmp_path / "f"))
+
+
+def test_a_closed_raw_layer_shows_no_name(remote: Place) -> None:
+    remote.put("f", b"x")
+    with remote.scope():
+        for mode in ("rb", "wb"):
+            file = open(remote.url("f"), mode, 0)  # noqa: SIM115
+            file.close()
+            assert repr(file).endswith("[closed]>")
+        with open(remote.url("f"), "wb", 0) as file, pytest.raises(OSError):
+            file.readall()  # type: ignore[attr-defined]

@@ -305,3 +305,22 @@ def test_threads_share_an_open_file(store: Place, scope: None) -> None:
     assert same(loaded, many)
     assert all(torch.equal(one, many[name][50:60]) for one, name in zip(sliced, many, strict=True))
     assert threading.active_count() < 50
+
+
+@pytest.mark.parametrize("framework", ["pt", "np"])
+def test_a_store_without_ranges_is_streamed(
+    disk_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
+) -> None:
+    from remoteio import _settings, _stores
+
+    tensors = {"a": torch.arange(500_000.0), "b": torch.ones(3, 2)}
+    safetensors.torch.save_file(tensors, tmp_path / "x.safetensors")
+    url = disk_place.put("x.safetensors", (tmp_path / "x.safetensors").read_bytes())
+    with disk_place.scope(also="torch"):
+        location = _stores.resolve(_stores.parse(url), _settings.current())  # type: ignore[arg-type]
+        monkeypatch.setattr(location.store, "can_range", False)
+        with safetensors.safe_open(url, framework) as file:
+            for name, tensor in tensors.items():
+                assert torch.equal(torch.as_tensor(file.get_tensor(name)), tensor)
+        if framework == "pt":
+            assert torch.equal(safetensors.torch.load_file(url)["a"], tensors["a"])

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import io
 import os
@@ -368,3 +369,46 @@ def test_what_was_added_in_update_mode_is_not_put_behind_somebody_elses_file(
         with pytest.raises(ObjectChangedError):
             file.close()
     assert where.read("f") == b"other"
+
+
+# ---- edges
+
+
+def test_an_empty_write_and_a_long_truncation(remote: Place) -> None:
+    with remote.scope(), open(remote.url("f"), "wb", 0) as file:
+        assert file.write(b"") == 0
+        assert file.truncate(_spool.MEMORY_LIMIT + 5) == _spool.MEMORY_LIMIT + 5
+        assert file.seek(0, os.SEEK_END) == _spool.MEMORY_LIMIT + 5
+    assert remote.read("f") == bytes(_spool.MEMORY_LIMIT + 5)
+
+
+def test_a_disk_that_fills_up_while_the_old_bytes_are_fetched(
+    memory_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = memory_place.put("f", bytes(_spool.MEMORY_LIMIT + 1))
+    with memory_place.scope():
+        file = open(url, "r+b", 0)
+        monkeypatch.setattr(_local_copy, "temporary", lambda: io.FileIO("/dev/full", "r+"))
+        with pytest.raises(OSError) as caught:
+            file.read(1)
+        assert caught.value.errno == errno.ENOSPC
+        monkeypatch.undo()
+        assert file.read(1) == b"\0"
+        file.close()
+    assert memory_place.read("f") == bytes(_spool.MEMORY_LIMIT + 1)
+
+
+def test_a_writer_that_is_interrupted_publishes_nothing(memory_place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(io.BytesIO):
+        def write(self, data: Any) -> int:
+            raise KeyboardInterrupt
+
+    memory_place.put("f", b"old")
+    with memory_place.scope():
+        file = open(memory_place.url("f"), "wb", 0)
+        file._take(Interrupted())  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            file.write(b"new")
+        with pytest.raises(OSError, match="nothing was published"):
+            file.close()
+    assert memory_place.read("f") == b"old"

@@ -996,3 +996,35 @@ def test_threads_may_stage_the_same_object(s3_place: Place) -> None:
 
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert [int(data) for data in pool.map(work, range(32))] == [number % 8 for number in range(32)]
+
+
+def test_many_files_go_to_a_store_with_real_directories_and_back(disk_place: Place, tmp_path: Path) -> None:
+    url = f"{disk_place.url('d')}/"
+    files = {f"d/{number % 3}/{number}": str(number).encode() for number in range(40)}
+    with disk_place.scope():
+        with staged_local(url, "w") as path:
+            for name, data in files.items():
+                target = Path(path, name.removeprefix("d/"))
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(data)
+        assert disk_place.files() == files
+        with staged_local(url) as path:
+            for number in range(20):
+                Path(path, str(number % 3), str(number)).write_bytes(b"changed")
+    changed = {f"d/{number % 3}/{number}": b"changed" for number in range(20)}
+    assert disk_place.files() == {**files, **changed}
+
+
+def test_a_private_copy_is_made_where_the_kernel_copies_nothing(
+    s3_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    data = os.urandom(3 * 2**20 + 1)
+    url = s3_place.put("f", data)
+    with s3_place.scope(), staged_local(url, cache_dir=str(tmp_path / "cache")) as path:
+        assert Path(path).read_bytes() == data
+        Path(path).write_bytes(b"mine")
+    assert s3_place.read("f") == b"mine"

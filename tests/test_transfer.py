@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import signal
@@ -713,8 +714,11 @@ def test_status_tells_of_both_engines(switched: pytest.MonkeyPatch) -> None:
         {"s3_additional_kwargs": {"ServerSideEncryption": "AES256"}},
         {"config_kwargs": {"signature_version": "s3"}},
         {"config_kwargs": {"proxies": {"http": "http://127.0.0.1:9"}}},
+        {"config_kwargs": {"client_cert": "/nowhere.pem"}},
+        {"config_kwargs": {"connect_timeout": (1, 2)}},
+        {"endpoint_url": "https://127.0.0.1:9", "client_kwargs": {"verify": "/tmp"}},
     ],
-    ids=lambda options: str(next(iter(options))),
+    ids=lambda options: str(next(iter(options.items()))),
 )
 def test_what_obstore_cannot_be_told_keeps_the_store_with_its_client(
     s3_place: Place, s3_server: servers.Server, options: dict[str, Any]
@@ -728,6 +732,55 @@ def test_what_obstore_cannot_be_told_keeps_the_store_with_its_client(
         import asyncio
 
         asyncio.run_coroutine_threadsafe(_obstore_s3.describe(store.fs, "test-bucket"), store.fs.loop).result(20)
+
+
+def described(store: Any, bucket: str = "test-bucket") -> Any:
+    """How obstore is told of a bucket."""
+    import asyncio
+
+    from remoteio import _obstore_s3
+
+    return asyncio.run_coroutine_threadsafe(_obstore_s3.describe(store.fs, bucket), store.fs.loop).result(20)
+
+
+def test_an_anonymous_client_and_its_trust_are_described(s3_server: servers.Server, tmp_path: Path) -> None:
+    pytest.importorskip("obstore")
+    bundle = tmp_path / "bundle.pem"
+    bundle.write_bytes(b"certificates")
+    options = {"anon": True, "endpoint_url": "https://127.0.0.1:9", "client_kwargs": {"region_name": "eu-west-3"}}
+    trusts: dict[Any, dict[str, Any]] = {
+        False: {"allow_invalid_certificates": True},
+        str(bundle): {"root_certificate": b"certificates"},
+        True: {},
+    }
+    for verify, told in trusts.items():
+        options["client_kwargs"] = {"region_name": "eu-west-3", "verify": verify}
+        found = described(at(Place("s3://test-bucket/x", "s3", {"s3": options}), "a").store)
+        assert found.anonymous
+        assert found.config["region"] == "eu-west-3"
+        assert {name: found.down[name] for name in told} == told
+        assert not found.down["allow_http"]
+
+
+@pytest.mark.parametrize("bucket", ["arn:aws:s3:eu-west-1:123:accesspoint/a", "zone--x-s3"])
+def test_access_points_stay_with_the_live_client(s3_place: Place, bucket: str) -> None:
+    pytest.importorskip("obstore")
+    from remoteio import _obstore_s3
+
+    with pytest.raises(_obstore_s3.Unmapped):
+        described(at(s3_place, "a").store, bucket)
+
+
+@pytest.mark.parametrize(
+    "signed",
+    ["http://h/b/key/more?x", "http://h/other/key", "http://b.h/more/key"],
+)
+def test_an_address_of_another_form_stays_with_the_live_client(signed: str) -> None:
+    pytest.importorskip("obstore")
+    from remoteio import _obstore_s3
+
+    with pytest.raises(_obstore_s3.Unmapped):
+        _obstore_s3._addressing(signed, "b")
 
 
 def test_credentials_are_asked_of_the_live_client(s3_place: Place, tmp_path: Path) -> None:
@@ -814,3 +867,93 @@ def test_a_whole_object_is_fetched_into_an_open_file(remote: Place, tmp_path: Pa
         _transfer.fetch_into(location, info, target)
         assert target.tell() == size
     assert (tmp_path / "x").read_bytes() == data
+
+
+# ---- stores that are reached by blocking calls
+
+
+def without_ranges(place: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The location of a name, whose store is said to have no ranges."""
+    location = at(place, name)
+    monkeypatch.setattr(location.store, "can_range", False)
+    return location
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("size", [0, 3, 2 * MIB + 1])
+def test_what_has_no_ranges_is_streamed(
+    disk_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, known: bool
+) -> None:
+    data = os.urandom(size)
+    disk_place.put("a", data)
+    location = without_ranges(disk_place, "a", monkeypatch)
+    info = location.store.head(location.key)
+    assert info is not None
+    told: list[str] = []
+    described = info if known else dataclasses.replace(info, size=None)
+    _transfer.download([(location, described, str(tmp_path / "0"))], progress=False, done=told.append)
+    assert (tmp_path / "0").read_bytes() == data
+    assert told == [str(tmp_path / "0")]
+
+
+def test_a_stream_that_ends_early_leaves_nothing(
+    disk_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk_place.put("a", b"abc")
+    location = without_ranges(disk_place, "a", monkeypatch)
+    info = location.store.head(location.key)
+    assert info is not None
+    with pytest.raises(OSError, match="3 of 7 bytes"):
+        longer = dataclasses.replace(info, size=7, version=None)
+        _transfer.download([(location, longer, str(tmp_path / "0"))], progress=False)
+    assert left(tmp_path) == []
+
+
+def test_a_file_that_is_gone_takes_the_others_along(disk_place: Place, tmp_path: Path) -> None:
+    items = []
+    for name in ("a", "b", "c"):
+        disk_place.put(name, os.urandom(MIB))
+        location = at(disk_place, name)
+        items.append((location, location.store.head(location.key), str(tmp_path / name)))
+    items[1][0].store.delete(items[1][0].key)
+    with pytest.raises(FileNotFoundError) as caught:
+        _transfer.download(items, progress=False)  # type: ignore[arg-type]
+    assert caught.value.filename == disk_place.url("b")
+    assert left(tmp_path) == []
+
+
+def test_a_cancelled_transfer_of_blocking_calls_leaves_nothing(disk_place: Place, tmp_path: Path) -> None:
+    disk_place.put("a", os.urandom(4 * WINDOW))
+    location = at(disk_place, "a")
+    info = location.store.head(location.key)
+    cancel = threading.Event()
+    cancel.set()
+    with pytest.raises(OSError) as caught:
+        _transfer.download([(location, info, str(tmp_path / "a"))], progress=False, cancel=cancel)  # type: ignore[list-item]
+    assert caught.value.errno == errno.ECANCELED
+    assert left(tmp_path) == []
+
+
+def test_a_store_that_writes_in_place_gets_a_temporary_name_first(tmp_path: Path) -> None:
+    import io
+
+    from fsspec.implementations.local import LocalFileSystem
+
+    from remoteio._store_generic import GenericStore
+
+    store = GenericStore("sftp", LocalFileSystem)
+    key = str(tmp_path / "d" / "a")
+    for data in (b"new", os.urandom(9 * MIB)):
+        store.write(key, io.BytesIO(data), len(data))
+        assert left(tmp_path / "d") == ["a"]
+        assert (tmp_path / "d" / "a").read_bytes() == data
+    for size in (9 * MIB + 1, 10):
+        with pytest.raises(OSError, match="bytes"):
+            store.write(key, io.BytesIO(b"short"), size)
+    assert left(tmp_path / "d") == ["a"]
+    with pytest.raises(FileExistsError):
+        store.write(key, io.BytesIO(b"x"), 1, exclusive=True)
+    assert list(store.delete_many([key, f"{key}-nothing", f"{tmp_path}/d/"])) == []
+    ((failed, error),) = store.delete_many([str(tmp_path / "d")])
+    assert failed == str(tmp_path / "d")
+    assert isinstance(error, OSError)
