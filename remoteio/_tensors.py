@@ -7,7 +7,6 @@ a file in memory that has the header and, instead of the data, a hole of the sam
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import math
@@ -22,6 +21,7 @@ from remoteio import _adapt, _counters, _lookup
 from remoteio._settings import Settings
 from remoteio._store import Info
 from remoteio._stores import Location
+from remoteio._tensor_memory import Blank, Pool, Raw, numpy_blank, torch_blank
 from remoteio._tensors_source import Source, read_header
 from remoteio._urls import Url
 
@@ -162,7 +162,8 @@ class RemoteSafeOpen:
 
     def _fetch(self, names: Sequence[str], *, ahead: bool) -> list[Any]:
         """Tensors with memory of their own, in the order of the file."""
-        made = [self._blank(name, self._entries[name]["shape"]) for name in names]
+        pool = None if ahead else Pool(sum(end - begin for begin, end in map(self._place, names)))
+        made = [self._blank(name, self._entries[name]["shape"], pool) for name in names]
         spans = [
             (self._entries[name]["data_offsets"][0], tensor.memory) for name, tensor in zip(names, made, strict=True)
         ]
@@ -173,20 +174,24 @@ class RemoteSafeOpen:
             self._source.read_all(spans)
         return [self._finished(name, tensor) for name, tensor in zip(names, made, strict=True)]
 
-    def _blank(self, name: str, shape: Sequence[int]) -> _Blank:
+    def _place(self, name: str) -> tuple[int, int]:
+        begin, end = self._entries[name]["data_offsets"]
+        return begin, end
+
+    def _blank(self, name: str, shape: Sequence[int], pool: Pool | None = None) -> Blank:
         """Memory for a tensor of this shape, and what makes the tensor of it."""
         entry = self._entries[name]
-        begin, end = entry["data_offsets"]
+        begin, end = self._place(name)
         whole = math.prod(entry["shape"])
         count = (end - begin) * math.prod(shape) // whole if whole else 0
         if self._framework in TORCH and entry["dtype"] in _TORCH_TYPES:
-            return _torch_blank(_TORCH_TYPES[entry["dtype"]], shape, count) or _Raw(shape, count)
+            return torch_blank(_TORCH_TYPES[entry["dtype"]], shape, count, pool) or Raw(shape, count)
         if self._framework in NUMPY and entry["dtype"] in _NUMPY_TYPES:
-            return _numpy_blank(_NUMPY_TYPES[entry["dtype"]], shape)
-        return _Raw(shape, count)
+            return numpy_blank(_NUMPY_TYPES[entry["dtype"]], shape)
+        return Raw(shape, count)
 
-    def _finished(self, name: str, blank: _Blank) -> Any:
-        if not isinstance(blank, _Raw):
+    def _finished(self, name: str, blank: Blank) -> Any:
+        if not isinstance(blank, Raw):
             tensor = blank.tensor
             moves = self._framework in TORCH and str(self._device) != "cpu"
             return tensor.to(_torch_device(self._device)) if moves else tensor
@@ -195,7 +200,7 @@ class RemoteSafeOpen:
             return file.get_tensor(name)
 
     @contextlib.contextmanager
-    def _alone(self, name: str, blank: _Raw) -> Iterator[Any]:
+    def _alone(self, name: str, blank: Raw) -> Iterator[Any]:
         """A file in memory with one tensor, opened by safetensors; of rows that were not fetched it has a hole."""
         entry = self._entries[name]
         begin, end = entry["data_offsets"]
@@ -213,24 +218,24 @@ class RemoteSafeOpen:
     def rows(self, name: str, start: int, stop: int) -> Any:
         """Some rows of a tensor, as one of fewer rows; None where only safetensors can make it."""
         blank = self._rows(name, start, stop)
-        return None if isinstance(blank, _Raw) else self._finished(name, blank)
+        return None if isinstance(blank, Raw) else self._finished(name, blank)
 
     def sliced(self, name: str, start: int, stop: int, index: Any) -> Any:
         """A slice as safetensors itself cuts it, from rows that hold all of it."""
         shape = self._entries[name]["shape"]
         blank = self._rows(name, start, stop, raw=True)
-        assert isinstance(blank, _Raw)
+        assert isinstance(blank, Raw)
         blank.offset = start * (len(blank.memory) // max(1, stop - start)) if shape else 0
         with self._alone(name, blank) as file:
             return file.get_slice(name)[index]
 
-    def _rows(self, name: str, start: int, stop: int, *, raw: bool = False) -> _Blank:
+    def _rows(self, name: str, start: int, stop: int, *, raw: bool = False) -> Blank:
         entry = self._entries[name]
         shape = entry["shape"]
         begin, end = entry["data_offsets"]
         row = (end - begin) // shape[0] if shape and shape[0] else end - begin
         size = row * (stop - start)
-        blank = _Raw((), size) if raw else self._blank(name, [stop - start, *shape[1:]] if shape else shape)
+        blank = Raw((), size) if raw else self._blank(name, [stop - start, *shape[1:]] if shape else shape)
         self._source.read_into(begin + start * row, blank.memory)
         return blank
 
@@ -299,53 +304,6 @@ def _shifted(index: Any, rows: tuple[int, int] | None) -> Any:
     first = index[0] if isinstance(index, tuple) else index
     own: Any = slice(0, rows[1] - rows[0], first.step) if isinstance(first, slice) else 0
     return (own, *index[1:]) if isinstance(index, tuple) else own
-
-
-# ---- memory of tensors
-
-
-class _Blank:
-    """A tensor that is still to be filled.
-
-    Attributes:
-        tensor: The tensor.
-        memory: Its bytes, to be written.
-    """
-
-    def __init__(self, tensor: Any, address: int, size: int) -> None:
-        self.tensor = tensor
-        self.memory = memoryview((ctypes.c_char * size).from_address(address) if size else bytearray()).cast("B")
-
-
-class _Raw(_Blank):
-    """Bytes of which safetensors is to make a tensor.
-
-    Attributes:
-        offset: Where in the tensor's bytes they begin.
-    """
-
-    def __init__(self, shape: Sequence[int], size: int) -> None:
-        self.tensor = None
-        self.shape = shape
-        self.memory = memoryview(bytearray(size))
-        self.offset = 0
-
-
-def _torch_blank(name: str, shape: Sequence[int], size: int) -> _Blank | None:
-    import torch
-
-    dtype = getattr(torch, name, None)
-    if dtype is None:  # an older torch
-        return None
-    tensor = torch.empty(tuple(shape), dtype=dtype)
-    return _Blank(tensor, tensor.data_ptr(), size)
-
-
-def _numpy_blank(name: str, shape: Sequence[int]) -> _Blank:
-    import numpy
-
-    array: Any = numpy.empty(tuple(shape), dtype=name)
-    return _Blank(array, array.ctypes.data, array.nbytes)
 
 
 def _torch_device(device: Any) -> Any:
