@@ -62,14 +62,15 @@ class GenericStore(ObjectStore):
         try:
             return getattr(fs, name)(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - each library has its own classes; all become OSErrors
-            raised = self.translated(key, error)
+            raised = self._about(key, error)
         raise raised
 
-    def translated(self, key: str, error: Exception) -> OSError:
-        raised = super().translated(key, error)
+    def _about(self, key: str, error: Exception) -> OSError:
+        """What a method of the filesystem raised, about the URL: the library may have named a path of its own."""
+        raised = self.translated(key, error)
         if raised is not error or "://" in str(raised.filename):
             return raised
-        about = self.error(raised.errno or errno.EIO, key)  # the library named a path of its own
+        about = self.error(raised.errno or errno.EIO, key)
         about.__cause__ = error
         return about
 
