@@ -638,7 +638,18 @@ def test_a_forked_child_transfers_after_its_parent_did(s3_place: Place, tmp_path
     )
     (tmp_path / "x").write_bytes(os.urandom(2 * WINDOW + 7))
     ended = subprocess.run(
-        [sys.executable, "-c", program, "up", s3_place.url("a"), str(tmp_path / "x"), engine],
+        # Python 3.12 warns of every fork of a process with threads.
+        [
+            sys.executable,
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            program,
+            "up",
+            s3_place.url("a"),
+            str(tmp_path / "x"),
+            engine,
+        ],
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
