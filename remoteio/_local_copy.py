@@ -11,7 +11,7 @@ from remoteio import _transfer
 from remoteio._store import Info
 from remoteio._stores import Location
 
-__all__ = ["copy_rest", "fetch", "set_append", "temporary"]
+__all__ = ["copied", "copy_rest", "fetch", "set_append", "temporary"]
 
 COPY_CHUNK = 2**20
 
@@ -46,6 +46,22 @@ def copy_rest(source: IO[bytes], start: int, target: IO[bytes]) -> None:
     while chunk := source.read(COPY_CHUNK):
         while chunk:
             chunk = chunk[target.write(chunk) or 0 :]
+
+
+def copied(source: IO[bytes], start: int) -> io.FileIO:
+    """A temporary file with what a body holds from a place on.
+
+    Raises:
+        OSError: The disk is full. Nothing stays.
+    """
+    file = temporary()
+    try:
+        # By chunks: a view of the whole body in the traceback of a full disk would keep the body from closing.
+        copy_rest(source, start, file)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def set_append(descriptor: int) -> None:

@@ -334,13 +334,7 @@ class StreamedReader(RawReader):
 
     def _fetch_local(self) -> io.FileIO:
         self._end()
-        file = _local_copy.temporary()
-        try:
-            _local_copy.copy_rest(self._kept, 0, file)
-        except BaseException:
-            file.close()
-            raise
-        return file
+        return _local_copy.copied(self._kept, 0)
 
     def _pull(self) -> None:
         assert self._stream is not None

@@ -230,13 +230,7 @@ class Spool(RawFile):
         """Have the body in a temporary file."""
         if isinstance(self._body, io.FileIO):
             return self._body
-        file = _local_copy.temporary()
-        try:
-            # By chunks: a view of the whole body in the traceback of a full disk would keep the body from closing.
-            _local_copy.copy_rest(self._body, 0, file)
-        except BaseException:
-            file.close()
-            raise
+        file = _local_copy.copied(self._body, 0)
         self._take(file)
         return file
 
@@ -388,13 +382,7 @@ class Spool(RawFile):
     def _rebase(self, now: Info | None) -> None:
         """Let what was added stand behind another version of the object."""
         if self._base < self._old_size:
-            added = _local_copy.temporary()
-            try:
-                _local_copy.copy_rest(self._body, self._old_size - self._base, added)
-            except BaseException:
-                added.close()
-                raise
-            self._take(added)
+            self._take(_local_copy.copied(self._body, self._old_size - self._base))
         self._old = now
         self._old_size = self._old_total = self._base = (now.size or 0) if now is not None else 0
 
