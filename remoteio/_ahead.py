@@ -23,6 +23,7 @@ from remoteio._transfer_plan import WINDOW
 
 __all__ = ["Ahead"]
 
+REQUEST = 2 * WINDOW  # larger ones cost the store less, but then all comes together at the end, and waits to be read
 SKIPPED = 4096  # bytes between two reads, such as an archive's padding, that nobody is going to read
 LARGE = 2**18
 LEAVE_S = 1.0  # how long a reader that leaves early waits for the requests to end
@@ -69,9 +70,9 @@ class Ahead(io.RawIOBase):
     # ---- in the background
 
     def _fetch(self) -> None:
-        windows = [(start, min(start + WINDOW, self._size)) for start in range(0, self._size, WINDOW)]
         # An archive's directory is at its end, and is read first.
-        windows[:] = [*windows[-1:], *windows[:-1]]
+        last = max(0, len(self._come) - 1) * WINDOW
+        windows = [(last, self._size), *((start, min(start + REQUEST, last)) for start in range(0, last, REQUEST))]
         try:
             with memoryview(self._memory) as memory:
                 _transfer_memory.fill(self._location, self._info, windows, self._writer(memory), cancel=self._cancel)

@@ -25,9 +25,9 @@ from remoteio._obstore_answers import ELSEWHERE, Answer, Unreachable
 from remoteio._store import Info, Store
 from remoteio._store_objects import ObjectStore, split
 from remoteio._transfer_loop import Engine
-from remoteio._transfer_plan import MIB, Buffer, Outgoing
+from remoteio._transfer_plan import MIB, SMALL, Buffer, Outgoing
 
-PIECE = MIB
+PIECE = MIB // 16  # larger blocks leave the processor's cache before they are written
 
 _logger = logging.getLogger("remoteio")
 
@@ -127,7 +127,7 @@ class ObstoreEngine:
         wanted = self._dialect.pin(info)
         if not (start == 0 and stop == info.size):
             wanted["range"] = (start, stop)
-        if stop - start > PIECE:
+        if stop - start > SMALL:
             # In a thread of its own, which costs half of what the loop would for each block.
             await _obstore.in_thread(lambda: self._copy(key, bucket, wanted, start, info, write))
             return None

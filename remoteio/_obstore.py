@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from remoteio._obstore_answers import as_answer
 from remoteio._store import Info
@@ -30,6 +30,11 @@ from remoteio._transfer_plan import WINDOW, Outgoing
 _FOREIGN_VARIABLES = (
     "PROXY_URL PROXY_EXCLUDES PROXY_CA_CERTIFICATE ALLOW_INVALID_CERTIFICATES DEFAULT_CONTENT_TYPE USER_AGENT"
 ).split()
+
+
+ASK_BOUND_S = 60  # for the live client to tell its credentials
+PARTS_AT_ONCE = 5  # parts in memory, of all files together; more are no faster
+SEND_BOUND = "10min"  # of one request that sends a part; its answer may come long after its first byte went
 
 
 class Unmapped(Exception):
@@ -90,6 +95,22 @@ class Dialect(Protocol):
 
     async def send(self, bucket: Bucket, file: Outgoing, moved: Callable[[int], None], beside: int) -> Info | None:
         """Publish a file, see `_transfer_loop.Engine`; None, with nothing done, where the other engine is to do it."""
+
+
+class EtagDialect:
+    """What the stores have in common that tell versions apart by etags, and answer what does not match with a 412."""
+
+    def version(self, meta: Any) -> str | None:
+        """See `Dialect`."""
+        return cast("str | None", meta.get("e_tag"))
+
+    def replaces(self, version: str) -> dict[str, str]:
+        """See `Dialect`."""
+        return {"e_tag": version}
+
+    def is_doubtful(self, said: Exception) -> bool:
+        """See `Dialect`: a precondition says it all."""
+        return False
 
 
 class Bucket:
@@ -168,6 +189,12 @@ def trust(verify: Any) -> dict[str, Any]:
     return {}
 
 
+def two_ways(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of the client that reads and of the one that writes, of stores that bound neither as a whole."""
+    up = {name: value for name, value in options.items() if name != "read_timeout"}
+    return {**options, "timeout": "24h"}, {**up, "timeout": SEND_BOUND}
+
+
 # ---- moving
 
 
@@ -202,7 +229,7 @@ async def put(
 
 
 async def put_parts(
-    bucket: Bucket, file: Outgoing, moved: Callable[[int], None], attributes: dict[str, str], at_once: int
+    bucket: Bucket, file: Outgoing, moved: Callable[[int], None], attributes: dict[str, str], beside: int
 ) -> None:
     """Send a file in parts of 8 MiB; one that fails is not published, but its parts may stay behind.
 
@@ -211,7 +238,7 @@ async def put_parts(
         file: The file.
         moved: Told how many bytes went over.
         attributes: The type of the content, and metadata.
-        at_once: How many parts are sent at a time.
+        beside: How many files in parts may be sent at the same time, this one counted.
     """
     import obstore
 
@@ -240,7 +267,7 @@ async def put_parts(
             parts(),
             use_multipart=True,
             chunk_size=WINDOW,
-            max_concurrency=at_once,
+            max_concurrency=max(2, PARTS_AT_ONCE // beside),
             attributes=told,
         )
     except Exception as error:  # noqa: BLE001 - told apart there

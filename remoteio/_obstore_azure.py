@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, cast
 
 from remoteio import _obstore, _store_generic
 from remoteio._engine_fsspec import Slice
-from remoteio._obstore import Bucket, Description, Unmapped
+from remoteio._obstore import Bucket, Description, EtagDialect, Unmapped
 from remoteio._store import Info
 from remoteio._store_generic import GenericStore
 from remoteio._store_loop import retried
@@ -26,11 +26,8 @@ from remoteio._store_objects import split
 from remoteio._transfer_plan import WINDOW, Buffer, Outgoing
 
 PROTOCOLS = ("abfs", "az")
-ASK_BOUND_S = 60
 SCOPE = "https://storage.azure.com/.default"
-PARTS_AT_ONCE = 8  # blocks of 8 MiB in memory, of all files together
 MOST_BLOCKS = 50_000
-SEND_BOUND = "10min"  # of one request that sends a block
 
 _METADATA = {"is_directory": "false"}  # as adlfs marks what it writes
 
@@ -67,9 +64,7 @@ async def describe(fs: Any, bucket: str) -> Description:
         "skip_signature": not credential,
     }
     options = _client_options(fs, endpoint)
-    up = {name: value for name, value in options.items() if name != "read_timeout"}
-    down = {**options, "timeout": "24h"}
-    return Description(bucket, config, down, {**up, "timeout": SEND_BOUND}, not credential)
+    return Description(bucket, config, *_obstore.two_ways(options), not credential)
 
 
 async def _credential(client: Any) -> dict[str, str]:
@@ -121,7 +116,7 @@ def provider(fs: Any, failed: Callable[[Exception], None]) -> Callable[[], dict[
         # Called in obstore's own threads, which know of no loop: so no coroutine, but a wait for one.
         asked = asyncio.run_coroutine_threadsafe(_credential(fs.service_client), fs.loop)
         try:
-            return {**asked.result(ASK_BOUND_S), "expires_at": datetime.now(timezone.utc)}
+            return {**asked.result(_obstore.ASK_BOUND_S), "expires_at": datetime.now(timezone.utc)}
         except Exception as error:
             failed(error)
             raise
@@ -129,7 +124,7 @@ def provider(fs: Any, failed: Callable[[Exception], None]) -> Callable[[], dict[
     return credentials
 
 
-class AzureDialect:
+class AzureDialect(EtagDialect):
     """Azure Blob Storage, where what went up is proved by its size, as the live client tells it."""
 
     def __init__(self, store: GenericStore, plain: AzureEngine) -> None:
@@ -158,18 +153,6 @@ class AzureDialect:
             raise Unmapped("etags of another form")
         return {"if_match": info.version}
 
-    def version(self, meta: Any) -> str | None:
-        """See `_obstore.Dialect`."""
-        return cast("str | None", meta.get("e_tag"))
-
-    def replaces(self, version: str) -> dict[str, str]:
-        """See `_obstore.Dialect`."""
-        return {"e_tag": version}
-
-    def is_doubtful(self, said: Exception) -> bool:
-        """See `_obstore.Dialect`: a precondition says it all."""
-        return False
-
     async def send(self, bucket: Bucket, file: Outgoing, moved: Callable[[int], None], beside: int) -> Info | None:
         """See `_obstore.Dialect`."""
         if file.size > MOST_BLOCKS * WINDOW:
@@ -177,7 +160,7 @@ class AzureDialect:
         if file.size <= WINDOW:
             await _obstore.put(bucket, file, moved, _METADATA)
         else:
-            await _obstore.put_parts(bucket, file, moved, _METADATA, max(2, PARTS_AT_ONCE // beside))
+            await _obstore.put_parts(bucket, file, moved, _METADATA, beside)
         return await self._plain.described(file)
 
 

@@ -11,22 +11,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 from remoteio import _obstore, _store_s3
 from remoteio._engine_fsspec import S3Engine
-from remoteio._obstore import Bucket, Description, Unmapped
+from remoteio._obstore import Bucket, Description, EtagDialect, Unmapped
 from remoteio._store import Info
 from remoteio._store_loop import retried
 from remoteio._store_objects import split
 from remoteio._store_s3 import S3Store
 from remoteio._transfer_plan import WINDOW, Outgoing
 
-ASK_BOUND_S = 60
 CREDENTIALS_LAST_S = 5  # then the client is asked again; it renews its own well before they expire
-PARTS_AT_ONCE = 8  # parts of 8 MiB in memory, of all files together
-SEND_BOUND = "10min"  # of one request that sends a part; its answer may come long after its first byte went
 
 _FOREIGN_VARIABLES = (
     "SERVER_SIDE_ENCRYPTION SSE_KMS_KEY_ID SSE_CUSTOMER_KEY_BASE64 SSE_BUCKET_KEY_ENABLED CHECKSUM_ALGORITHM "
@@ -59,8 +56,7 @@ async def describe(fs: Any, bucket: str) -> Description:
     if not config["region"]:
         raise Unmapped("no region")
     options = _client_options(client, signed)
-    up = {name: value for name, value in options.items() if name != "read_timeout"}
-    return Description(bucket, config, {**options, "timeout": "24h"}, {**up, "timeout": SEND_BOUND}, anonymous)
+    return Description(bucket, config, *_obstore.two_ways(options), anonymous)
 
 
 async def _client(fs: Any, bucket: str) -> Any:
@@ -146,7 +142,7 @@ def provider(fs: Any, bucket: str, failed: Callable[[Exception], None]) -> Calla
     def credentials() -> dict[str, Any]:
         # Called in obstore's own threads, some of which know of no loop: so no coroutine, but a wait for one.
         try:
-            found = asyncio.run_coroutine_threadsafe(ask(), fs.loop).result(ASK_BOUND_S)
+            found = asyncio.run_coroutine_threadsafe(ask(), fs.loop).result(_obstore.ASK_BOUND_S)
         except Exception as error:
             failed(error)
             raise
@@ -160,7 +156,7 @@ def provider(fs: Any, bucket: str, failed: Callable[[Exception], None]) -> Calla
     return credentials
 
 
-class S3Dialect:
+class S3Dialect(EtagDialect):
     """S3, where obstore's uploads are proved by their etags, or by what the live client says of them."""
 
     def __init__(self, store: S3Store, plain: S3Engine) -> None:
@@ -187,18 +183,6 @@ class S3Dialect:
         """See `_obstore.Dialect`."""
         return {"if_match": info.version} if info.version else {}
 
-    def version(self, meta: Any) -> str | None:
-        """See `_obstore.Dialect`."""
-        return cast("str | None", meta.get("e_tag"))
-
-    def replaces(self, version: str) -> dict[str, str]:
-        """See `_obstore.Dialect`."""
-        return {"e_tag": version}
-
-    def is_doubtful(self, said: Exception) -> bool:
-        """See `_obstore.Dialect`: a precondition says it all."""
-        return False
-
     async def send(self, bucket: Bucket, file: Outgoing, moved: Callable[[int], None], beside: int) -> Info | None:
         """See `_obstore.Dialect`."""
         key = file.location.key
@@ -211,8 +195,7 @@ class S3Dialect:
         if before is None:
             return None
         try:
-            at_once = max(2, PARTS_AT_ONCE // beside)
-            await _obstore.put_parts(bucket, file, moved, _attributes(key), at_once)
+            await _obstore.put_parts(bucket, file, moved, _attributes(key), beside)
         except BaseException:
             await asyncio.shield(self._abort(key, before))
             raise

@@ -34,7 +34,7 @@ _MISSING = frozenset("NoSuchBucket NoSuchKey NoSuchUpload NoSuchVersion InvalidB
 _BUSY = frozenset(
     "SlowDown ServiceUnavailable InternalError RequestTimeout Throttling ThrottlingException TooManyRequests".split()
 )
-_CONFLICT = frozenset("PreconditionFailed ConditionalRequestConflict 412".split())
+_CONFLICT = frozenset("PreconditionFailed ConditionalRequestConflict BlobAlreadyExists 412".split())
 _BUSY_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 _NO_CREDENTIALS = frozenset(
@@ -109,7 +109,7 @@ def _is_said(error: BaseException) -> bool:
 
 
 def _by_response(error: BaseException) -> Verdict | None:
-    """Read the code of an answer: botocore's ClientError, gcsfs's HttpError, aiohttp's ClientResponseError."""
+    """Read an answer: botocore's ClientError, gcsfs's HttpError, aiohttp's ClientResponseError, azure's own."""
     response = getattr(error, "response", None)
     if isinstance(response, dict) and isinstance(response.get("Error"), dict):
         code = str(response["Error"].get("Code", ""))
@@ -120,7 +120,13 @@ def _by_response(error: BaseException) -> Verdict | None:
         given = str(getattr(error, "code", None) or getattr(error, "status", None))
         if given.isdigit():
             return _by_code(given, int(given), str(getattr(error, "message", error)))
+    if "HttpResponseError" in _names(error) and (status := getattr(error, "status_code", None)):
+        return _by_code(str(getattr(error, "error_code", None) or status), int(status), _first_line(error))
     return None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _by_code(code: str, status: int, said: str) -> Verdict:

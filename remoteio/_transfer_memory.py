@@ -11,7 +11,7 @@ from typing import Any, cast
 from remoteio import _transfer, _transfer_loop, _transfer_threads
 from remoteio._store import Info
 from remoteio._stores import Location
-from remoteio._transfer_plan import WINDOW, Buffer, Incoming, Limits
+from remoteio._transfer_plan import Buffer, Incoming, Limits, window
 
 __all__ = ["GAP", "Span", "fill", "pieces_of", "scatter"]
 
@@ -101,7 +101,7 @@ class _Sink:
 
 
 def pieces_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The requests that fetch some ranges: neighbours together, large ones in windows.
+    """The requests that fetch some ranges: neighbours together, large ones in windows, as large as for a whole file.
 
     Args:
         spans: First byte, and one past the last, of each range, in order; empty ones are left out.
@@ -114,7 +114,8 @@ def pieces_of(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
             merged[-1][1] = max(merged[-1][1], stop)
         else:
             merged.append([start, stop])
-    return [(at, min(at + WINDOW, stop)) for start, stop in merged for at in range(start, stop, WINDOW)]
+    each = window(sum(stop - start for start, stop in merged), STREAMS)
+    return [(at, min(at + each, stop)) for start, stop in merged for at in range(start, stop, each)]
 
 
 def scatter(spans: Sequence[Span]) -> Write:

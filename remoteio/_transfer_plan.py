@@ -23,7 +23,7 @@ MIB = 2**20
 WINDOW = 8 * MIB  # bytes of one ranged request at least, and of one part
 SMALL = MIB  # files up to this size wait for the store more than for bytes
 LARGEST_WINDOW = 64 * MIB
-STREAMS = 8  # requests in flight, where bytes are what takes the time
+STREAMS = 12  # requests in flight, where bytes are what takes the time
 SMALL_STREAMS = 24  # ... and where waiting is
 LARGE_FILES = 4  # files in parts that are sent at a time
 

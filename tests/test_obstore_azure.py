@@ -6,6 +6,7 @@ It comes from no Python package, so where it is missing these tests are skipped,
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import urllib.error
@@ -180,6 +181,20 @@ def test_an_object_that_is_gone_is_an_error(direct: Place, tmp_path: Path) -> No
     with pytest.raises((FileNotFoundError, ObjectChangedError)):  # azurite says of it that the etag does not match
         _transfer.download([(location, info, str(tmp_path / "x"))], engine="obstore")
     assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(401, PermissionError), (403, PermissionError), (405, OSError)], ids=["401", "403", "405"]
+)
+def test_a_refusal_by_adlfs_is_told_by_its_status(
+    proxied: Place, proxy: Proxy, status: int, kind: type[OSError]
+) -> None:
+    store = at(proxied, "a").store
+    proxy.answer(status, "NotForYou", "no", target=f"/{ACCOUNT}/test-bucket")
+    with pytest.raises(kind) as caught:
+        store.head(at(proxied, "a").key)
+    assert caught.value.errno == (errno.EACCES if kind is PermissionError else errno.ENOTSUP)
+    assert caught.value.filename == proxied.url("a")
 
 
 def test_a_refusal_is_a_permission_error(proxied: Place, direct: Place, proxy: Proxy, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import servers
+from tests.benchmarks.turns import rotated
 
 TENSORS = 400
 KEY = "bench/state"
@@ -205,11 +206,11 @@ def main() -> None:
         for kind in JOBS:
             filesystem().put_file(f"{folder}/state.{kind}", f"{server.bucket}/{KEY}.{kind}")
         found: dict[tuple[str, str], list[dict[str, float]]] = {}
-        for _ in range(arguments.rounds):
+        for turn in range(arguments.rounds):
             for kind, jobs in JOBS.items():
-                for job in jobs:
-                    if arguments.only in job:
-                        found.setdefault((kind, job), []).append(one(job, kind, folder, server.base))
+                wanted = [job for job in jobs if arguments.only in job]
+                for job in rotated(wanted, turn):
+                    found.setdefault((kind, job), []).append(one(job, kind, folder, server.base))
         report(found, arguments.size)
 
 

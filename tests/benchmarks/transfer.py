@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import servers
+from tests.benchmarks.turns import rotated
 
 MIB = 2**20
 JOBS = ("big-down", "shards-down", "small-down", "big-up", "small-up")
@@ -39,8 +40,10 @@ BOUNDS = {
     "fsspec-engine": {"big-down": 0.80, "big-up": 0.85, "small-down": 1.0, "small-up": 1.0},
     "obstore-engine": {"big-down": 0.45, "shards-down": 0.80, "small-down": 0.40, "big-up": 0.60, "small-up": 0.45},
 }
+# As ratios to "s5cmd", of the engine over obstore.
+PEER_BOUNDS = {"big-down": 1.0, "shards-down": 1.1}
 TLS_BIG_DOWN = 0.75
-CAP_FLOOR = 1.4  # times what the capped connections could do at best
+CAP_FLOOR = 1.4  # times what eight capped connections could do at best
 STREAMS = 8
 
 
@@ -177,7 +180,7 @@ def tool_command(contender: str, job: str, work: Work, bucket: str, target: str,
             return [*begin, f"{work.local}/{'0000.bin' if one else '*'}", f"s3://{bucket}/s5cmd/{work.key}/"]
         return [*begin, f"s3://{bucket}/{work.key}/{'0000.bin' if one else '*'}", f"{target}/"]
     begin = [program, "copy", "--s3-provider", "Other", "--s3-env-auth", "--s3-endpoint", url, "--config", os.devnull]
-    begin += ["--transfers", "32" if work.count > 100 else "4"]
+    begin += ["--ignore-times", "--transfers", "32" if work.count > 100 else "4"]  # else what is there is not sent
     if bundle := os.environ.get("AWS_CA_BUNDLE"):
         begin += ["--ca-cert", bundle]
     if job.endswith("up"):
@@ -243,7 +246,7 @@ def measure(
 
 @contextlib.contextmanager
 def server(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
-    """A server, as plain HTTP, TLS or behind a proxy that caps each connection: its URL and bucket."""
+    """A server, as plain HTTP, TLS or behind a relay that caps each connection: its URL and bucket."""
     if arguments.tls:
         with TLSSeaweedFS() as running:
             os.environ.update(running.environment())
@@ -254,19 +257,19 @@ def server(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:
         if not arguments.cap:
             yield running.url, running.bucket
             return
-        rate = str(int(arguments.cap * MIB))
-        command = [sys.executable, "-m", "tests.servers", "proxy", running.url, "--bytes-per-s", rate]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as proxy:
-            assert proxy.stdin is not None
-            assert proxy.stdout is not None
-            url = proxy.stdout.readline().strip()
+        host, _, port = running.url.rpartition("/")[2].partition(":")
+        command = [sys.executable, "-m", "tests.benchmarks.relay", host, port, str(arguments.cap * MIB)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as relay:
+            assert relay.stdin is not None
+            assert relay.stdout is not None
+            url = f"http://127.0.0.1:{relay.stdout.readline().strip()}"
             os.environ["AWS_ENDPOINT_URL"] = url
             try:
                 yield url, running.bucket
             finally:
                 os.environ["AWS_ENDPOINT_URL"] = running.url
-                proxy.stdin.close()
-                proxy.wait()
+                relay.stdin.close()
+                relay.wait()
 
 
 class TLSSeaweedFS(servers.SeaweedFS):
@@ -338,6 +341,12 @@ def show(job: str, figures: dict[str, Figure], work: Work, arguments: argparse.N
             kept = median / whole <= bound
             good &= kept
             line += f"  bound {bound:.2f} {'kept' if kept else 'BROKEN'}"
+        bound = PEER_BOUNDS.get(job) if contender == "obstore-engine" and not (arguments.cap or arguments.tls) else None
+        if bound is not None and "s5cmd" in figures:
+            ratio = median / statistics.median(figures["s5cmd"].seconds)
+            kept = ratio <= bound
+            good &= kept
+            line += f"  {ratio:.2f} of s5cmd, bound {bound:.2f} {'kept' if kept else 'BROKEN'}"
         if arguments.cap and contender.endswith("engine") and work.count == 1 and job.endswith("down"):
             floor = work.size / (arguments.cap * MIB * STREAMS)
             kept = median / floor <= CAP_FLOOR
@@ -388,8 +397,8 @@ def compare(arguments: argparse.Namespace) -> int:
             # In a process of its own too: a child's peak begins at what its parent has.
             subprocess.run(child_command(PREPARE, job, arguments, bucket, ""), check=True)
             figures = {contender: Figure([]) for contender in contenders}
-            for _ in range(arguments.rounds):
-                for contender in contenders:
+            for turn in range(arguments.rounds):
+                for contender in rotated(contenders, turn):
                     measure(contender, job, work, arguments, bucket, url, figures[contender])
             good &= show(job, figures, work, arguments)
             shutil.rmtree(work.local)
