@@ -154,21 +154,21 @@ def outgoing(url: Url, settings: Settings, function: str, local: type[Exception]
 
 
 @contextlib.contextmanager
-def written(path: Any, function: str, local_class: type[Exception] | None = None) -> Iterator[Any]:
+def written(path: Any, function: str, local: type[Exception] | None = None) -> Iterator[Any]:
     """The local path to write to for a path or URL; what was written for a URL is published when the block ends well.
 
     Args:
         path: As a caller gave it.
         function: Whose counts it belongs to.
-        local_class: The ``local`` of `raised_also_as`.
+        local: See `raised_also_as`.
 
     Raises:
         OSError: Nothing can be, or was, published.
     """
-    local, url = target(path)
+    given, url = target(path)
     if url is None:
-        yield local
+        yield given
         return
     _counters.count(function, url.scheme, calls=1)
-    with outgoing(url, _settings.current(), function, local_class) as staged:
+    with outgoing(url, _settings.current(), function, local) as staged:
         yield staged

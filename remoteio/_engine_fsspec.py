@@ -80,7 +80,7 @@ class S3Engine:
         assert self._parts is not None
         async with self._parts if file.size > MIB else _Open():
             body = file.read(0, file.size)
-            put = {"Bucket": bucket, "Key": inner, "Body": body, **_store_s3._content_type(key)}
+            put = {"Bucket": bucket, "Key": inner, "Body": Body(body), **_store_s3._content_type(key)}
             answer = await store.call_if("put_object", _store_s3.condition(file.expected), **put)
         moved(file.size)
         etag = str(answer.get("ETag") or "")
@@ -102,7 +102,7 @@ class S3Engine:
             offset = offsets[number - 1]
             count = min(each, size - offset)
             async with gate:
-                body: Any = file.read(offset, count) if each <= LARGEST_BODY else Slice(file, offset, count)
+                body: Any = Body(file.read(offset, count)) if each <= LARGEST_BODY else Slice(file, offset, count)
                 answer = await store._call("upload_part", **upload, PartNumber=number, Body=body)
             moved(count)
             return answer
@@ -190,6 +190,19 @@ class _Open:
     async def __aenter__(self) -> None: ...
 
     async def __aexit__(self, *_: object) -> None: ...
+
+
+class Body(io.BytesIO):
+    """Bytes as a file, whose buffer is those bytes: BytesIO's own is a copy of them, which aiohttp asks for."""
+
+    def __init__(self, data: bytes) -> None:
+        """Read these bytes."""
+        super().__init__(data)
+        self._data = data
+
+    def getbuffer(self) -> memoryview:
+        """All of the bytes."""
+        return memoryview(self._data)
 
 
 class Slice(io.RawIOBase):

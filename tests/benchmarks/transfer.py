@@ -220,25 +220,28 @@ class Figure:
 def measure(
     contender: str, job: str, work: Work, arguments: argparse.Namespace, bucket: str, url: str, figure: Figure
 ) -> None:
-    with tempfile.TemporaryDirectory(dir=arguments.folder) as target:
-        if contender in ("s5cmd", "rclone"):
-            command = tool_command(contender, job, work, bucket, target, url)
-        else:
-            command = child_command(contender, job, arguments, bucket, target)
-        began = time.perf_counter()
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        said = process.stdout.read()
-        _, status, usage = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode:
-            raise SystemExit(f"{contender} failed at {job}")
-        if job.endswith("down") or contender == "local-copy":
-            moved = sum(entry.stat().st_size for entry in os.scandir(target))
-            assert moved == work.count * work.size, f"{contender} moved {moved} bytes at {job}"
-        figure.seconds.append(seconds if contender in ("s5cmd", "rclone") else float(said.splitlines()[-1]))
-        figure.peak_mib = max(figure.peak_mib, usage.ru_maxrss // 1024)
+    target = tempfile.mkdtemp(dir=arguments.folder)
+    if contender in ("s5cmd", "rclone"):
+        command = tool_command(contender, job, work, bucket, target, url)
+    else:
+        command = child_command(contender, job, arguments, bucket, target)
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    said = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{contender} failed at {job}")
+    if job.endswith("down") or contender == "local-copy":
+        moved = sum(entry.stat().st_size for entry in os.scandir(target))
+        assert moved == work.count * work.size, f"{contender} moved {moved} bytes at {job}"
+    figure.seconds.append(seconds if contender in ("s5cmd", "rclone") else float(said.splitlines()[-1]))
+    figure.peak_mib = max(figure.peak_mib, usage.ru_maxrss // 1024)
+    if work.count < 100:
+        # Many small ones stay to the end: ext4 is slow to make files where it has just removed others.
+        shutil.rmtree(target)
 
 
 # ---- the whole
