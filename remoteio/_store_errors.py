@@ -120,8 +120,9 @@ def _by_response(error: BaseException) -> Verdict | None:
         given = str(getattr(error, "code", None) or getattr(error, "status", None))
         if given.isdigit():
             return _by_code(given, int(given), str(getattr(error, "message", error)))
-    if "HttpResponseError" in _names(error) and (status := getattr(error, "status_code", None)):
-        return _by_code(str(getattr(error, "error_code", None) or status), int(status), _first_line(error))
+    answered = getattr(error, "status_code", None) if "HttpResponseError" in _names(error) else None
+    if answered:
+        return _by_code(str(getattr(error, "error_code", None) or answered), int(answered), _first_line(error))
     return None
 
 
