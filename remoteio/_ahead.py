@@ -98,6 +98,14 @@ class Ahead(io.RawIOBase):
 
         return write
 
+    def peek(self, start: int, stop: int) -> bytes:
+        """Bytes within one window, which do not count as read.
+
+        Raises:
+            OSError: They could not be read.
+        """
+        return bytes(self._bytes(start // WINDOW, start, stop))
+
     # ---- a file's answers
 
     def readable(self) -> bool:

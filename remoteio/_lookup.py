@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Sequence
@@ -12,10 +13,12 @@ from remoteio._settings import Settings
 from remoteio._store import Info
 from remoteio._stores import Location, resolve
 from remoteio._urls import Url
+from remoteio.errors import ObjectChangedError
 
 T = TypeVar("T")
 
 WORKERS = 16
+RENEWALS = 9  # looks at a file that others replace again and again, beyond the first
 
 
 def find(url: Url, settings: Settings) -> Location | None:
@@ -88,6 +91,23 @@ def file(location: Location) -> Info:
     if found.is_dir:
         raise location.error(errno.EISDIR)
     return found
+
+
+def newest(location: Location, read: Callable[[Info], T]) -> T:
+    """Read a file, or begin to: where it is replaced meanwhile, the new one, as when a local name is opened.
+
+    Args:
+        location: The file.
+        read: Reads what is described, of which nobody may have been told before.
+
+    Raises:
+        ObjectChangedError: It is replaced all the time.
+        OSError: As of `file`, and of ``read``.
+    """
+    for _ in range(RENEWALS):
+        with contextlib.suppress(ObjectChangedError):
+            return read(file(location))
+    return read(file(location))
 
 
 def missing(location: Location) -> OSError:

@@ -14,13 +14,17 @@ import io
 import os
 import tempfile
 from collections import deque
-from typing import Any, BinaryIO
+from collections.abc import Callable
+from typing import Any, BinaryIO, TypeVar
 
 from remoteio import _counters, _local_copy, _transfer
+from remoteio._lookup import RENEWALS
 from remoteio._raw import RawFile, readable_view, seek_target, writable_view
 from remoteio._store import Info
 from remoteio._stores import Location
-from remoteio.errors import NoDescriptorError
+from remoteio.errors import NoDescriptorError, ObjectChangedError
+
+T = TypeVar("T")
 
 KIB = 2**10
 MIB = 2**20
@@ -163,18 +167,42 @@ class RangedReader(RawReader):
 
     def __init__(self, location: Location, info: Info, name: Any) -> None:
         super().__init__(location, name)
-        self._info = info
-        self._size = info.size or 0
+        self._describe(info)
+        self._told = False  # whether anything of this version, if only its size, is known outside
         self._block = memoryview(b"")
         self._block_start = 0
-        self._step = self._size if self._size <= WHOLE_BELOW else FIRST_BLOCK
         self._ahead: deque[tuple[int, int, concurrent.futures.Future[bytes]]] = deque()
         self._run_end = -1  # where the last block ended: reading on from there is sequential
 
     def _end(self) -> int:
+        self._told = True
         return self._size
 
     def _read_into(self, view: memoryview) -> int:
+        return self._newest(lambda: self._read_some(view))
+
+    def _newest(self, read: Callable[[], T]) -> T:
+        """Read; a file of which nothing was told yet, and that was replaced since it was opened, is the new one."""
+        for _ in range(RENEWALS):
+            try:
+                found = read()
+                break
+            except ObjectChangedError:
+                info = None if self._told else self._location.store.head(self._location.key)
+                if info is None or info.is_dir or info.size is None:
+                    raise
+                self._describe(info)
+        else:
+            found = read()
+        self._told = True
+        return found
+
+    def _describe(self, info: Info) -> None:
+        self._info = info
+        self._size = info.size or 0
+        self._step = self._size if self._size <= WHOLE_BELOW else FIRST_BLOCK
+
+    def _read_some(self, view: memoryview) -> int:
         left = min(len(view), self._size - self._position)
         if left <= 0:
             return 0
@@ -190,6 +218,9 @@ class RangedReader(RawReader):
         return count
 
     def _read_rest(self) -> bytes:
+        return self._newest(self._read_whole_rest)
+
+    def _read_whole_rest(self) -> bytes:
         # In one allocation, fetched by parallel ranges.
         left = self._size - self._position
         if left <= 0:
@@ -211,7 +242,7 @@ class RangedReader(RawReader):
         return data
 
     def _fetch_local(self) -> io.FileIO:
-        file = _local_copy.fetch(self._location, self._info)
+        file = self._newest(lambda: _local_copy.fetch(self._location, self._info))
         self._fetched += self._size
         return file
 

@@ -6,12 +6,13 @@ It knows nothing of scopes: inside of one its path is simply local.
 from __future__ import annotations
 
 import abc
+import asyncio
 import errno
 import os
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from remoteio import (
     _node_cache,
@@ -34,7 +35,7 @@ from remoteio._staging_remote import Remote
 from remoteio._staging_upload import Plan
 from remoteio._stores import Location
 from remoteio._urls import Url
-from remoteio.errors import ScopeError
+from remoteio.errors import ScopeError, StagingError
 
 __all__ = ["StagedLocal", "resume_upload", "staged_local"]
 
@@ -72,7 +73,7 @@ class StagedLocal:
         self._mode = mode
         self._options = storage_options
         self._wishes = wishes
-        self._blocks: list[tuple[int, _Block]] = []
+        self._blocks: list[tuple[_Where, _Block]] = []
 
     def __enter__(self) -> str:
         """Have the local path.
@@ -83,7 +84,7 @@ class StagedLocal:
             OSError: The store could not be asked, or the bytes could not be had.
         """
         block = self._open()
-        self._blocks.append((threading.get_ident(), block))
+        self._blocks.append((_here(), block))
         return block.path
 
     def __exit__(
@@ -106,8 +107,8 @@ class StagedLocal:
             block.abandon(error)
 
     def _take(self) -> _Block:
-        """This thread's latest block; where it has none, as when an executor leaves it, the latest of all."""
-        mine = [number for number, (thread, _) in enumerate(self._blocks) if thread == threading.get_ident()]
+        """This task's latest block; where it has none, as when an executor leaves it, the latest of all."""
+        mine = [number for number, (where, _) in enumerate(self._blocks) if where == _here()]
         return self._blocks.pop(mine[-1] if mine else -1)[1]
 
     def _open(self) -> _Block:
@@ -121,6 +122,17 @@ class StagedLocal:
     def __repr__(self) -> str:
         path = _stores.parse(self._path)
         return f"<staged_local {path.shown if path is not None else self._path!r} {self._mode!r}>"
+
+
+_Where = tuple[int, Any]  # a thread and, where it runs an event loop, the task
+
+
+def _here() -> _Where:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs in this thread
+        task = None
+    return threading.get_ident(), task
 
 
 def staged_local(
@@ -318,6 +330,10 @@ class _Working(_Block):
     def finish(self) -> None:
         plan: Plan | None = None
         sent: Plan | None = None
+        if self._is_lost():
+            self._leave(None)
+            said = f"{os.strerror(errno.ENOENT)} (the local copy {self.path} is gone: nothing was sent or deleted)"
+            raise StagingError(errno.ENOENT, said, self._remote.location.url.shown)
         try:
             plan = _upload.plan_of(self.path, self._remote, self._settings, self._wishes.mirror, self._differs)
             if not plan.is_empty:
@@ -331,6 +347,11 @@ class _Working(_Block):
         finally:
             self._leave(sent)
 
+    def _is_lost(self) -> bool:
+        """Whether the folder that was made for the block has gone, as when something clears temporary files."""
+        mine = self.path if self._empty and self._remote.is_dir else os.path.dirname(self.path)
+        return not os.path.lexists(mine)
+
     def _differs(self, name: str) -> bool:
         if self._empty or self._lease is None:
             return True
@@ -338,7 +359,7 @@ class _Working(_Block):
 
     def _keep(self, plan: Plan | None, error: BaseException) -> None:
         temporary, self._temporary = self._temporary, None
-        plan = plan or _upload.unchecked_plan(self.path, self._remote)
+        plan = plan or _upload.unchecked_plan(self.path, self._remote, self._wishes.mirror, self._differs)
         _staging_kept.keep(self._root, temporary, plan, error)
 
     def abandon(self, error: BaseException | None) -> None:
@@ -359,8 +380,13 @@ class _Working(_Block):
 class _Sharing(_Block):
     """Mode ``w`` with ``shared``: one directory for the processes of the node."""
 
+    _open: ClassVar[set[tuple[int, int, str]]] = set()
+
     def __init__(self, root: Root, remote: Remote, settings: Settings, wishes: _Wishes) -> None:
         super().__init__()
+        self._me = (os.getpid(), threading.get_ident(), remote.location.url.shown)
+        if self._me in self._open:
+            raise ScopeError(f"this thread shares {self._me[2]} already: to leave it would be to wait for itself")
         _node_root.sweep(root)
         self._root = root
         self._remote = remote
@@ -368,9 +394,11 @@ class _Sharing(_Block):
         self._wishes = wishes
         name = _staging_remote.entry_name(remote, settings)
         self._session = _staging_shared.Session(root, name, remote, wishes.timeout_s)
+        self._open.add(self._me)
         self.path = self._session.top
 
     def finish(self) -> None:
+        self._open.discard(self._me)
         self._session.finish(self._send)
         self._root.tidy()
 
@@ -381,11 +409,12 @@ class _Sharing(_Block):
             if not plan.is_empty:
                 _send(plan, self._remote, self._wishes, self._wishes.progress)
         except BaseException as error:
-            plan = plan or _upload.unchecked_plan(self.path, self._remote)
+            plan = plan or _upload.unchecked_plan(self.path, self._remote, self._wishes.mirror, lambda name: True)
             _staging_kept.keep(self._root, None, plan, error)
             raise
 
     def abandon(self, error: BaseException | None) -> None:
+        self._open.discard(self._me)
         self._session.fail(f"{type(error).__name__}: {error}")
         self._root.tidy()
 
@@ -394,6 +423,8 @@ class _Sharing(_Block):
 
 
 def _send(plan: Plan, remote: Remote, wishes: _Wishes, progress: Wish) -> None:
+    for key in _upload.replaced(plan):
+        raise _upload.conflict(plan.place(key), "it is to be deleted, and somebody else has written it since")
     _upload.skip_what_others_wrote(plan, remote)
     _upload.run(plan, progress, wishes.max_concurrency)
 

@@ -80,6 +80,9 @@ def _keep(root: Root, temporary: Temporary | None, plan: Plan) -> str:
         "gone": plan.gone,
         "done": sorted(plan.done),
         "checked": plan.checked,
+        "was": plan.was,
+        "mirror": plan.mirror,
+        "same": plan.same,
     }
     _locks.write_json(os.path.join(temporary.path, SIDECAR), content)
     folder = os.path.join(root.part("kept"), uuid.uuid4().hex[:16])
@@ -149,7 +152,8 @@ def resume_upload(
 ) -> None:
     """Finish an upload that failed, in this process or another; then the kept copy is removed.
 
-    What is at the URL by then is overwritten.
+    What is at the URL by then is overwritten. Only what was to be deleted stays, where somebody else has written it
+    since the block began.
 
     Args:
         kept_path: As the error named it.
@@ -175,8 +179,13 @@ def resume_upload(
         plan = _plan(_stores.resolve(parsed, settings), top, content)
         try:
             if not content["checked"]:
-                remote = look(plan.location)
-                plan = _staging_upload.plan_of(top, remote, settings, False, lambda name: True)
+                same, was = set(content.get("same", ())), plan.was
+                plan = _staging_upload.plan_of(
+                    top, look(plan.location), settings, bool(content.get("mirror")), lambda name: name not in same
+                )
+                plan.gone, plan.was = [key for key in plan.gone if key in was], was
+            others = _staging_upload.replaced(plan)
+            plan.gone = [key for key in plan.gone if key not in others]
             _staging_upload.run(plan, progress, max_concurrency)
         except Exception as error:  # whatever it is, the copy stays and the message says where
             if error is plan.ended_by:
@@ -210,6 +219,7 @@ def _plan(location: Location, top: str, content: Mapping[str, Any]) -> Plan:
         list(content["folders"]),
         list(content["gone"]),
         set(content["done"]),
+        was=dict(content.get("was", {})),
     )
 
 

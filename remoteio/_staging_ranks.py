@@ -87,11 +87,14 @@ class Claim:
         self._name = f"{name}-claims"
         self._own: Lock | None = None
         self._said: dict[str, str] | None = None
+        self._past: set[str] = set()
         self._guard = guard_of(root)
         sweep(root, self._guard)
         if not self._guard.locks:
             return
         with inside(root, self._name, self._guard) as folder:
+            # Who has left by now was never at work together with this block.
+            self._past = {path for path in self._others(folder) if _locks.is_free(path)}
             own = Lock(os.path.join(folder, f"{uuid.uuid4().hex}.json"))
             own.take()
             self._own = own
@@ -106,7 +109,7 @@ class Claim:
             return
         with inside(self._root, self._name, self._guard) as folder:
             try:
-                self._compare(plan, self._others(folder))
+                self._compare(plan, [path for path in self._others(folder) if path not in self._past])
             except BaseException:
                 self._said = None
                 self._own.tell({})

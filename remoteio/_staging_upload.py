@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import hashlib
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from remoteio import _staging_tree, _stores, _transfer
 from remoteio._progress import Progress, Told, Wish
@@ -44,7 +46,10 @@ class Plan:
         folders: Keys of empty directories that get a marker.
         gone: Keys to delete in the end.
         done: Local names that are there already.
-        checked: Whether the copy was looked through; if not, the plan is empty.
+        checked: Whether the copy was looked through; if not, the plan is empty but for what was there before.
+        was: By key, size and version of the files that may be deleted, as they were when the block began.
+        mirror: Whether what is gone from the copy is to be deleted; of a copy that was not looked through.
+        same: Local names that are not to be sent; of such a copy too.
         expected: By local name, the version that a file may replace; empty where nothing may be there. What is not
             named replaces whatever is there.
         ended_by: What the caller's own progress callable raised, and so ended the upload.
@@ -58,6 +63,9 @@ class Plan:
     gone: list[str] = field(default_factory=list)
     done: set[str] = field(default_factory=set)
     checked: bool = True
+    was: dict[str, list[Any]] = field(default_factory=dict)
+    mirror: bool = False
+    same: list[str] = field(default_factory=list)
     expected: dict[str, str] = field(default_factory=dict)
     ended_by: BaseException | None = None
 
@@ -96,7 +104,7 @@ def plan_of(top: str, remote: Remote, settings: Settings, mirror: bool, differs:
         said = f"{os.strerror(number)} (the block left a {now} where the URL is a {then})"
         raise StagingError(number, said, location.url.shown)
     keys = {item.name: item.key for item in remote.items}
-    files = {name: keys.get(name, name) for name in local.files if differs(name)}
+    files = {name: keys.get(name) or _key_of(name, _folders(remote)) for name in local.files if differs(name)}
     if not mirror:
         _refuse_both(files, keys, location)
     plan = Plan(location, top, bool(local.is_dir), files)
@@ -104,6 +112,7 @@ def plan_of(top: str, remote: Remote, settings: Settings, mirror: bool, differs:
         plan.folders = [name for name in local.folders if name not in remote.folders]
     if mirror:
         plan.gone = [key for name, key in keys.items() if name not in local.files]
+        plan.was = _described(remote, plan.gone)
         plan.gone += [f"{name}/" for name in remote.folders if not os.path.isdir(os.path.join(top, name))]
     return plan
 
@@ -129,9 +138,52 @@ def _above(name: str) -> list[str]:
     return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
-def unchecked_plan(top: str, remote: Remote) -> Plan:
-    """The plan for a copy that was refused: it is looked through again when the upload is resumed."""
-    return Plan(remote.location, top, os.path.isdir(top), {}, checked=False)
+def _folders(remote: Remote) -> dict[str, str]:
+    """The keys of the folders whose local names are shorter."""
+    found: dict[str, str] = {}
+    for item in remote.items:
+        if item.name != item.key:
+            found.update(zip(_above(item.name), _above(item.key), strict=True))
+    return found
+
+
+def _key_of(name: str, folders: Mapping[str, str]) -> str:
+    """The key of a new file: in the folder that its local one stands for."""
+    above = next((above for above in reversed(_above(name)) if above in folders), None)
+    return name if above is None else folders[above] + name[len(above) :]
+
+
+def _described(remote: Remote, keys: Iterable[str]) -> dict[str, list[Any]]:
+    infos = {item.key: item.info for item in remote.items}
+    return {key: [infos[key].size, infos[key].version] for key in keys if key in infos}
+
+
+def unchecked_plan(top: str, remote: Remote, mirror: bool, differs: Callable[[str], bool]) -> Plan:
+    """The plan for a copy that was refused: it is looked through again when the upload is resumed.
+
+    Args:
+        top: The copy.
+        remote: The URL, as it was when the block began.
+        mirror: As for `plan_of`.
+        differs: As for `plan_of`.
+    """
+    plan = Plan(remote.location, top, os.path.isdir(top), {}, checked=False, mirror=mirror)
+    plan.was = _described(remote, [item.key for item in remote.items])
+    for item in remote.items:
+        with contextlib.suppress(OSError):  # who cannot be compared is sent
+            if not differs(item.name):
+                plan.same.append(item.name)
+    return plan
+
+
+def replaced(plan: Plan) -> list[str]:
+    """The keys to be deleted under which there is something else by now than when the block began."""
+    keys = [key for key in plan.gone if key in plan.was]
+    try:
+        found = _infos(replace(plan, files={key: key for key in keys}), keys) if keys else {}
+    except PermissionError:  # who may not look deletes what he was told to
+        return []
+    return [key for key, info in found.items() if [info.size, info.version] != list(plan.was[key])]
 
 
 def phases(names: Iterable[str], sizes: Mapping[str, int]) -> list[list[str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["Blank", "Pool", "Raw", "numpy_blank", "torch_blank"]
 
-CHUNK = 64 * 2**20  # of which one tensor that lives on keeps all
+CHUNK = 8 * 2**20  # of which one tensor that lives on keeps all
 ALIGNED = 64  # bytes, as torch's own memory is
 
 

@@ -70,13 +70,18 @@ def safe_open(
 ) -> RemoteSafeOpen:
     """``safetensors.safe_open``."""
     location = _lookup.locate(filename, settings)
-    return RemoteSafeOpen(location, _lookup.file(location), framework, device, kwargs)
+    return _lookup.newest(location, lambda info: RemoteSafeOpen(location, info, framework, device, kwargs))
 
 
 def load_file(filename: Url, device: Any = "cpu", *, framework: str = "pt", settings: Settings) -> dict[str, Any]:
     """``load_file`` of ``safetensors.torch`` or, for another framework, of its module."""
-    with safe_open(filename, framework, device, settings=settings) as file:
-        return file.get_tensors()
+    location = _lookup.locate(filename, settings)
+
+    def loaded(info: Info) -> dict[str, Any]:
+        with RemoteSafeOpen(location, info, framework, device, {}) as file:
+            return file.get_tensors()
+
+    return _lookup.newest(location, loaded)
 
 
 def serialize_file(tensor_dict: Any, filename: Url, metadata: Any = None, *, settings: Settings) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from remoteio import _adapt, _ahead, _files, _lookup, _transfer
 from remoteio._settings import Settings
+from remoteio._store import Info
 from remoteio._urls import Url
 
 __all__ = [
@@ -57,7 +58,20 @@ def load(
         with _adapt.incoming(f, settings, "torch.load") as path:
             return torch.load(path, map_location, pickle_module, mmap=True, **kwargs)
     with _reader(f, settings) as file:
-        return torch.load(file, map_location, pickle_module, mmap=False, **kwargs)
+        if not _is_tar(file):
+            return torch.load(file, map_location, pickle_module, mmap=False, **kwargs)
+    # torch reads the archives of its first versions only from files that have a descriptor.
+    with _adapt.incoming(f, settings, "torch.load") as path:
+        return torch.load(path, map_location, pickle_module, mmap=False, **kwargs)
+
+
+def _is_tar(file: Any) -> bool:
+    if isinstance(file, _ahead.Ahead):
+        return file.peek(257, 262) == b"ustar"
+    file.seek(257)
+    found: bool = file.read(5) == b"ustar"
+    file.seek(0)
+    return found
 
 
 def _maps_by_default() -> bool:
@@ -83,12 +97,21 @@ def _device(map_location: Any) -> str:
 
 def _reader(f: Url, settings: Settings) -> Any:
     location = _lookup.locate(f, settings)
-    info = _lookup.file(location)
-    if info.size is None or not location.store.can_range:
-        return _files.open(f, "rb", settings=settings)
-    if info.size <= SMALL:
-        return io.BytesIO(_transfer.read_range(location, info, 0, info.size) if info.size else b"")
-    return _ahead.Ahead(location, info, f.given, "torch.load")
+
+    def begun(info: Info) -> Any:
+        if info.size is None or not location.store.can_range:
+            return _files.open(f, "rb", settings=settings)
+        if info.size <= SMALL:
+            return io.BytesIO(_transfer.read_range(location, info, 0, info.size) if info.size else b"")
+        ahead = _ahead.Ahead(location, info, f.given, "torch.load")
+        try:
+            ahead.peek(info.size - 1, info.size)  # the end, which an archive's reader asks for first
+        except BaseException:
+            ahead.close()
+            raise
+        return ahead
+
+    return _lookup.newest(location, begun)
 
 
 # ---- staged

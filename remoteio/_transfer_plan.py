@@ -162,7 +162,9 @@ class Outgoing(_Local):
 
     def __init__(self, path: str, location: Location, expected: str | None = None) -> None:
         super().__init__(path, location)
-        self.size = os.stat(path).st_size
+        found = os.stat(path)
+        self.size = found.st_size
+        self._stamp = (found.st_size, found.st_mtime_ns)
         self.expected = expected
         self.sent: Info | None = None
 
@@ -180,11 +182,13 @@ class Outgoing(_Local):
         """Bytes of one part.
 
         Raises:
-            OSError: The file became shorter: it must never be published.
+            OSError: The file became shorter, or one in parts was written to: it must never be published.
         """
         pieces: list[bytes] = []
         try:
             with self._opened(os.O_RDONLY) as descriptor:
+                if self.size > WINDOW:  # else all of it is read at once
+                    self._require_unchanged(descriptor)
                 while count:
                     piece = os.pread(descriptor, count, offset)
                     if not piece:
@@ -195,6 +199,11 @@ class Outgoing(_Local):
         except OSError as error:
             raise self._about(error) from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _require_unchanged(self, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if found.st_size >= self.size and (found.st_size, found.st_mtime_ns) != self._stamp:
+            raise OSError(errno.EIO, "the file was written to while it was sent: its parts would not belong together")
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,3 +298,24 @@ def test_a_closed_raw_layer_shows_no_name(remote: Place) -> None:
             assert repr(file).endswith("[closed]>")
         with open(remote.url("f"), "wb", 0) as file, pytest.raises(OSError):
             file.readall()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("size", [1000, 3 * MIB, 20 * MIB])
+@pytest.mark.parametrize("count", [-1, 10, 18 * MIB])
+def test_a_file_replaced_before_its_first_byte_was_read_is_the_new_one(s3_place: Place, size: int, count: int) -> None:
+    url = s3_place.put("f", b"o" * size)
+    with s3_place.scope(), open(url, "rb") as file:
+        file.seek(4)
+        s3_place.put("f", b"new content")
+        assert file.read(count) == b"content"
+        assert file.tell() == 11
+
+
+def test_a_file_whose_size_was_told_is_never_another(s3_place: Place) -> None:
+    url = s3_place.put("f", b"old")
+    with s3_place.scope(), open(url, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(0)
+        s3_place.put("f", b"new content")
+        with pytest.raises(ObjectChangedError):
+            file.read()

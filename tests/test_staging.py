@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import contextlib
 import errno
 import fcntl
 import logging
 import os
 import pty
+import shutil
 import signal
 import socket
 import struct
@@ -1028,3 +1031,87 @@ def test_a_private_copy_is_made_where_the_kernel_copies_nothing(
         assert Path(path).read_bytes() == data
         Path(path).write_bytes(b"mine")
     assert s3_place.read("f") == b"mine"
+
+
+# ---- what goes wrong in the block
+
+
+@pytest.mark.parametrize("mode", ["r+", "w"])
+@pytest.mark.parametrize("mirror", [True, False])
+def test_a_copy_that_was_cleared_away_is_an_error_and_nothing_is_deleted(
+    remote: Place, tmp_path: Path, mode: Any, mirror: bool
+) -> None:
+    remote.put("run/a", "a")
+    block = staged_local(remote.url("run/"), mode, mirror=mirror, cache_dir=tmp_path / "cache")
+    with remote.scope(), pytest.raises(StagingError) as caught, block as path:
+        write(f"{path}/b", "b")
+        shutil.rmtree(os.path.dirname(os.path.dirname(path)))
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, remote.url("run/"))
+    assert "gone" in str(caught.value)
+    assert remote.files() == {"run/a": b"a"}
+
+
+def test_a_directory_that_the_block_moved_away_is_an_error(memory_place: Place, tmp_path: Path) -> None:
+    with pytest.raises(StagingError), staged_local(memory_place.url("run/"), "w") as path:
+        write(f"{path}/a", "a")
+        os.rename(path, tmp_path / "elsewhere")
+    assert memory_place.files() == {}
+
+
+@pytest.mark.parametrize("mode", ["r+", "w"])
+def test_mirror_leaves_what_somebody_else_has_written_since(remote: Place, mode: Any) -> None:
+    remote.put("run/a", "old")
+    remote.put("run/b", "old")
+    with (
+        remote.scope(),
+        pytest.raises(StagingError) as caught,
+        staged_local(remote.url("run/"), mode, mirror=True) as p,
+    ):
+        write(f"{p}/b", "new")
+        if mode == "r+":
+            os.unlink(f"{p}/a")
+        remote.put("run/a", "of somebody else")
+    assert caught.value.errno == errno.EEXIST
+    assert remote.files() == {"run/a": b"of somebody else", "run/b": b"old"}
+
+
+def test_tasks_of_one_thread_leave_their_own_blocks(memory_place: Place) -> None:
+    block = staged_local(memory_place.url("run/"), "w")
+
+    async def fails() -> None:
+        with contextlib.suppress(ValueError), block as path:
+            write(f"{path}/bad", "1")
+            await asyncio.sleep(0.1)
+            raise ValueError
+
+    async def succeeds() -> None:
+        await asyncio.sleep(0.05)
+        with block as path:
+            write(f"{path}/good", "2")
+            await asyncio.sleep(0.2)
+
+    async def both() -> None:
+        await asyncio.gather(fails(), succeeds())
+
+    asyncio.run(both())
+    assert memory_place.files() == {"run/good": b"2"}
+
+
+def test_a_new_file_goes_into_the_folder_whose_name_was_shortened(remote: Place) -> None:
+    long = "d" * 300
+    remote.put(f"run/{long}/a", "a")
+    with remote.scope(), staged_local(remote.url("run/")) as path:
+        (short,) = os.listdir(path)
+        write(f"{path}/{short}/b", "b")
+        write(f"{path}/{short}/deep/c", "c")
+    assert remote.files() == {f"run/{long}/a": b"a", f"run/{long}/b": b"b", f"run/{long}/deep/c": b"c"}
+
+
+def test_a_file_that_is_rewritten_while_it_is_sent_is_not_published(s3_place: Place, proxy: servers.Proxy) -> None:
+    place = Place(s3_place.base, "s3", proxy.storage_options)
+    block = staged_local(place.url("f"), "w", max_concurrency=1)
+    with place.scope(), pytest.raises(StagingError, match="written to while it was sent"), block as path:
+        write(path)
+        os.truncate(path, 160 * MIB)  # many more parts than are read ahead
+        proxy.before(lambda: os.utime(path), operation="UploadPart", skip=1, times=1)
+    assert s3_place.files() == {}

@@ -370,3 +370,46 @@ def test_a_store_that_fails_while_a_callable_listens_is_told_as_ever(s3_place: P
         staged_local(s3_place.url("x"), "w", progress=print, storage_options=options) as path,
     ):
         write(path, b"n")
+
+
+# ---- resumed after a copy that was refused
+
+
+def refused(place: Place, *, mirror: bool = False) -> str:
+    """Change ``run/`` in a block whose copy cannot be sent; where it is kept, now without the obstacle."""
+    block = staged_local(place.url("run/"), mirror=mirror)
+    with pytest.raises(StagingError) as caught, block as path:
+        write(f"{path}/changed", "new")
+        os.unlink(f"{path}/deleted")
+        os.symlink("/etc/hostname", f"{path}/foreign")
+    kept = caught.value.kept_path
+    assert kept
+    os.unlink(f"{kept}/foreign")
+    return kept
+
+
+def test_what_the_block_did_not_touch_is_not_sent_later_either(remote: Place) -> None:
+    for name in ("changed", "deleted", "untouched"):
+        remote.put(f"run/{name}", "old")
+    with remote.scope():
+        kept = refused(remote)
+        remote.put("run/untouched", "of somebody else")
+        resume_upload(kept)
+    assert remote.files() == {
+        "run/changed": b"new", "run/deleted": b"old", "run/untouched": b"of somebody else",
+    }  # fmt: skip
+
+
+def test_what_was_to_be_deleted_is_deleted_later_unless_it_is_somebody_elses(remote: Place) -> None:
+    for name in ("changed", "deleted", "untouched"):
+        remote.put(f"run/{name}", "old")
+    with remote.scope():
+        kept = refused(remote, mirror=True)
+        remote.put("run/later", "of somebody else")
+        resume_upload(kept)
+        assert remote.files() == {"run/changed": b"new", "run/later": b"of somebody else", "run/untouched": b"old"}
+        remote.put("run/deleted", "old")
+        kept = refused(remote, mirror=True)
+        remote.put("run/deleted", "of somebody else")
+        resume_upload(kept)
+    assert remote.files()["run/deleted"] == b"of somebody else"

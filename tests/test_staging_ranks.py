@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from remoteio import StagingError, staged_local
+from remoteio import ScopeError, StagingError, staged_local
 from tests import servers
 from tests.conftest import Place
 from tests.staging_help import ended, left_in, start, write
@@ -567,3 +567,24 @@ def test_killed_members_leave_nothing_for_long(s3_place: Place, scratch: Path) -
     with staged_local(s3_place.url("other/"), "w", shared=True):
         pass
     assert left_in(scratch) == []
+
+
+def test_blocks_that_follow_one_another_may_change_the_same_file_while_another_is_open(memory_place: Place) -> None:
+    block = staged_local(memory_place.url("run/"))
+    with block as outer:
+        write(f"{outer}/mine", "m")
+        for step in ("1", "2", "3"):
+            with block as inner:
+                write(f"{inner}/latest", step)
+    assert memory_place.files() == {"run/mine": b"m", "run/latest": b"3"}
+
+
+def test_a_thread_does_not_share_with_itself(memory_place: Place) -> None:
+    block = staged_local(memory_place.url("run/"), "w", shared=True)
+    with block as path:
+        write(f"{path}/a", "a")
+        with pytest.raises(ScopeError), block:
+            pass
+    with block as path:
+        write(f"{path}/b", "b")
+    assert memory_place.files() == {"run/a": b"a", "run/b": b"b"}

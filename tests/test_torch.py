@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import struct
 import subprocess
 import sys
+import tarfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -414,3 +417,51 @@ def test_torch_imported_inside_a_scope_is_covered_and_set_back() -> None:
         "assert _dispatch.original_of(torch.package.PackageExporter.__init__) is None\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("size", [3, 600_000])
+def test_load_of_the_first_format_an_archive_of_tar(store: Place, scope: None, tmp_path: Path, size: int) -> None:
+    """As ``torch.load``'s own reader of it takes it: storages, tensors and what refers to them."""
+    values = torch.arange(float(size))
+    storages, tensors, pickled = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    for record in (1, (0, "cpu", torch.FloatStorage)):
+        pickle.dump(record, storages, 2)
+    storages.write(struct.pack("<q", size) + values.numpy().tobytes())
+    pickle.dump([], storages, 2)
+    for record in (1, (0, 0, torch.FloatTensor)):
+        pickle.dump(record, tensors, 2)
+    tensors.write(struct.pack("<i4xqqq", 1, size, 1, 0))
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            return 0 if isinstance(obj, torch.Tensor) else None
+
+    Pickler(pickled, 2).dump({"w": values})
+    path = tmp_path / "old.pt"
+    with tarfile.open(path, "w:") as archive:
+        for name, content in (("storages", storages), ("tensors", tensors), ("pickle", pickled)):
+            member = tarfile.TarInfo(name)
+            member.size = len(content.getvalue())
+            archive.addfile(member, io.BytesIO(content.getvalue()))
+    url = store.put("old.pt", path.read_bytes())
+    assert torch.equal(torch.load(url, weights_only=False)["w"], torch.load(path, weights_only=False)["w"])
+    with pytest.raises(RuntimeError, match="legacy .tar format"):
+        torch.load(url)
+
+
+def test_load_while_others_replace_the_file_gives_the_old_or_the_new(s3_place: Place) -> None:
+    url, ended = s3_place.url("m.pt"), threading.Event()
+    with s3_place.scope(also="all"):
+        torch.save({"w": torch.ones(400_000)}, url)
+
+        def replace() -> None:
+            for number in range(12):
+                torch.save({"w": torch.full((400_000,), float(number))}, f"{url}.tmp")
+                os.replace(f"{url}.tmp", url)
+            ended.set()
+
+        replacing = threading.Thread(target=replace)
+        replacing.start()
+        while not ended.is_set():
+            assert torch.load(url)["w"].unique().numel() == 1
+        replacing.join()
