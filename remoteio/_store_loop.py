@@ -7,8 +7,11 @@ go on when the caller is interrupted, and keeps the caller's frame alive after a
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
+import contextlib
 import logging
+import os
 import random
 import threading
 import time
@@ -23,6 +26,7 @@ RETRY_BOUND_S = 20.0
 UNREACHABLE_TRIES = 3
 TRIES = 7
 CANCEL_WAIT_S = 0.8
+EXIT_WAIT_S = 5.0
 
 
 async def retried(make: Callable[[], Awaitable[T]]) -> T:
@@ -76,9 +80,34 @@ def run(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], *, re
     except BaseException:
         if not future.done():
             future.cancel()
-            # Its clean-up (aborting a multipart upload) gets a moment, but never the user's patience.
-            ended.wait(CANCEL_WAIT_S)
+            let_clean_up(ended)
         raise
+
+
+_CLEANING: list[threading.Event] = []
+
+
+def let_clean_up(ended: threading.Event) -> None:
+    """Give what was cancelled a moment for its clean-up (aborting a multipart upload), but never the user's patience.
+
+    Args:
+        ended: Set when it is done.
+    """
+    if not ended.wait(CANCEL_WAIT_S):
+        _CLEANING.append(ended)
+
+
+@atexit.register
+def _finish_cleaning() -> None:
+    """Let the clean-up of what was cancelled come to its end before the interpreter does."""
+    late = time.monotonic() + EXIT_WAIT_S
+    with contextlib.suppress(KeyboardInterrupt):
+        for ended in _CLEANING:
+            ended.wait(max(0.0, late - time.monotonic()))
+
+
+# A child has not the thread that would set them.
+os.register_at_fork(after_in_child=_CLEANING.clear)
 
 
 def _wait_without_logging_lock(future: concurrent.futures.Future[T]) -> None:

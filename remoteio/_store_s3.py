@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import mimetypes
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 from remoteio import _store_errors
@@ -159,8 +159,7 @@ class S3Store(RangedStore):
         """Create, send ``count`` parts with at most ``window`` in flight, complete; abort on any failure."""
         bucket, inner = split(key)
         begin = {"Bucket": bucket, "Key": inner, **_content_type(key)}
-        created = await retried(lambda: self._call("create_multipart_upload", **begin))
-        upload = {"Bucket": bucket, "Key": inner, "UploadId": created["UploadId"]}
+        upload = {"Bucket": bucket, "Key": inner, "UploadId": await self._begin(begin)}
         gate = asyncio.Semaphore(window)
 
         async def one(number: int) -> dict[str, Any]:
@@ -175,11 +174,24 @@ class S3Store(RangedStore):
             query = {**upload, "MultipartUpload": {"Parts": parts}}
             await self.call_if("complete_multipart_upload", condition, **query)
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.shield(self._give_up(upload, tasks))
+            raise
+
+    async def _begin(self, query: dict[str, Any]) -> str:
+        """Create an upload; its id. One that is cancelled meanwhile is aborted when its id is known."""
+        creating = asyncio.ensure_future(retried(lambda: self._call("create_multipart_upload", **query)))
+        try:
+            return str((await asyncio.shield(creating))["UploadId"])
+        except asyncio.CancelledError:
+            upload = {"Bucket": query["Bucket"], "Key": query["Key"], "UploadId": (await creating)["UploadId"]}
             await asyncio.shield(self._abort(upload))
             raise
+
+    async def _give_up(self, upload: dict[str, Any], parts: Sequence[asyncio.Future[Any]]) -> None:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        await self._abort(upload)
 
     async def _abort(self, upload: dict[str, Any]) -> None:
         try:

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import errno
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar, cast
 
 from remoteio import _store_errors
 from remoteio._progress import Meter
 from remoteio._store import Info
-from remoteio._store_loop import CANCEL_WAIT_S, RETRY_BOUND_S, TRIES, UNREACHABLE_TRIES, _is_unreachable
+from remoteio._store_loop import RETRY_BOUND_S, TRIES, UNREACHABLE_TRIES, _is_unreachable, let_clean_up
 from remoteio._store_objects import ObjectStore
 from remoteio._transfer_plan import WINDOW, Buffer, Incoming, Limits, Outgoing, window
 
 T = TypeVar("T")
 
 TICK_S = 0.1
+LAST_MOMENT_S = 2.0  # what the store has got but not answered yet would be there, and yet not be told of
 MAX_BREAKS = 100  # a range that breaks again and again ends even though some bytes come each time
 
 
@@ -130,20 +133,22 @@ async def _fill(file: Incoming, start: int, stop: int, engine: Engine, meter: Me
 
 
 async def upload(files: Sequence[Outgoing], engine: Engine, limits: Limits, meter: Meter) -> None:
-    """Send all files, the biggest first; at the first failure everything stops."""
-    waiting = iter(sorted(files, key=lambda file: -file.size))
+    """Send all files, the biggest first; at the first failure no more begin, and what is nearly there gets a moment."""
+    waiting = deque(sorted(files, key=lambda file: -file.size))
     beside = max(1, min(limits.files, sum(file.size > WINDOW for file in files)))
     large = asyncio.Semaphore(beside)
 
     async def worker() -> None:
-        for file in waiting:
-            if file.size > WINDOW:
-                async with large:
+        try:
+            while waiting:
+                file = waiting.popleft()
+                async with large if file.size > WINDOW else contextlib.nullcontext():
                     await _send(file, engine, meter, beside)
-            else:
-                await _send(file, engine, meter, beside)
+        except Exception:
+            waiting.clear()
+            raise
 
-    await _all([worker() for _ in range(min(limits.requests, len(files)))])
+    await _all([worker() for _ in range(min(limits.requests, len(files)))], LAST_MOMENT_S)
 
 
 async def _send(file: Outgoing, engine: Engine, meter: Meter, beside: int) -> None:
@@ -163,15 +168,27 @@ def _translated(file: Incoming | Outgoing, error: Exception) -> OSError:
     return store.translated(file.location.key, error)
 
 
-async def _all(workers: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run them all; when one fails, or this is cancelled, every other one has ended before this does."""
+async def _all(workers: Sequence[Coroutine[Any, Any, None]], moment_s: float = 0) -> None:
+    """Run them all; when one fails, or this is cancelled, every other one has ended before this does.
+
+    Args:
+        workers: What is to be run.
+        moment_s: Seconds that the others get to come to their end by themselves when one has failed.
+    """
     tasks = [asyncio.ensure_future(worker) for worker in workers]
     try:
         await asyncio.gather(*tasks)
-    finally:
+    except asyncio.CancelledError:
+        # It has cancelled them: once more would break off what they clean up.
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+    except Exception:
+        if moment_s:
+            await asyncio.wait(tasks, timeout=moment_s)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        raise
 
 
 def drive(
@@ -206,6 +223,5 @@ def drive(
     except BaseException:
         if not future.done():
             future.cancel()
-            # Its clean-up (aborting a multipart upload) gets a moment, but never the user's patience.
-            ended.wait(CANCEL_WAIT_S)
+            let_clean_up(ended)
         raise

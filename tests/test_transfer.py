@@ -312,6 +312,43 @@ def test_a_failed_multipart_upload_is_aborted(proxy_place: Place, proxy: Any, tm
     assert unfinished(proxy_place) == []
 
 
+def test_many_uploads_that_are_broken_off_are_all_aborted(
+    proxy_place: Place, proxy: Any, tmp_path: Path, engine: str
+) -> None:
+    """Of more files than are sent at a time; those too whose uploads are only being created."""
+    proxy.cap(4 * MIB)
+    cancel = threading.Event()
+    for wait_s in (0.05, 0.4, 0.8):
+        cancel.clear()
+        timer = threading.Timer(wait_s, cancel.set)
+        timer.start()
+        with pytest.raises(OSError, match="given up"):
+            send(
+                proxy_place,
+                {f"f{number}": bytes(20 * MIB) for number in range(6)},
+                tmp_path,
+                engine=engine,
+                cancel=cancel,
+            )
+        timer.join()
+        deadline = time.monotonic() + 15  # the machine may be busy
+        while unfinished(proxy_place) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert unfinished(proxy_place) == []
+    assert proxy_place.files() == {}
+
+
+def test_a_failed_upload_tells_of_all_that_arrived(proxy_place: Place, proxy: Any, tmp_path: Path, engine: str) -> None:
+    proxy.deny(operation="PutObject", target="bad")
+    done: list[str] = []
+    files = {**{f"f{number}": bytes([number]) * number for number in range(1, 60)}, "bad": bytes(100)}
+    with pytest.raises(PermissionError):
+        send(proxy_place, files, tmp_path, engine=engine, done=done.append)
+    told = [list(files)[int(os.path.basename(path).removeprefix("up"))] for path in done]
+    assert sorted(told) == sorted(proxy_place.files())
+    assert told
+
+
 def unfinished(place: Place) -> list[str]:
     """The keys of unfinished multipart uploads in a place."""
     store: Any = at(place, "x").store
