@@ -10,7 +10,8 @@ from typing import Any
 
 __all__ = ["Blank", "Pool", "Raw", "numpy_blank", "torch_blank"]
 
-CHUNK = 8 * 2**20  # of which one tensor that lives on keeps all
+CHUNK = 32 * 2**20  # of which one tensor that lives on keeps all; the kernel takes longer for smaller ones
+OWN_BELOW = 2**17  # bytes of a tensor, such as a bias, that is not worth keeping so much
 ALIGNED = 64  # bytes, as torch's own memory is
 
 
@@ -83,7 +84,7 @@ def torch_blank(name: str, shape: Sequence[int], size: int, pool: Pool | None = 
     dtype = getattr(torch, name, None)
     if dtype is None:  # an older torch
         return None
-    if pool is not None and size:
+    if pool is not None and size >= OWN_BELOW:
         memory = pool.take(size)
         storage = torch.frombuffer(memory, dtype=dtype).untyped_storage()
         blank = Blank(torch.empty(0, dtype=dtype).set_(storage, 0, tuple(shape)), 0, 0)
