@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["Blank", "Pool", "Raw", "numpy_blank", "torch_blank"]
 
-CHUNK = 32 * 2**20  # of which one tensor that lives on keeps all; the kernel takes longer for smaller ones
+CHUNK = 64 * 2**20  # of which one tensor that lives on keeps all; the kernel takes much longer for smaller ones
 OWN_BELOW = 2**17  # bytes of a tensor, such as a bias, that is not worth keeping so much
 ALIGNED = 64  # bytes, as torch's own memory is
 
