@@ -7,6 +7,7 @@ is ever in memory on the way down, and a few parts of 8 MiB on the way up.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import io
@@ -78,7 +79,7 @@ class S3Engine:
         store, key = self._store, file.location.key
         bucket, inner = split(key)
         assert self._parts is not None
-        async with self._parts if file.size > MIB else _Open():
+        async with self._parts if file.size > MIB else contextlib.nullcontext():
             body = file.read(0, file.size)
             put = {"Bucket": bucket, "Key": inner, "Body": Body(body), **_store_s3._content_type(key)}
             answer = await store.call_if("put_object", _store_s3.condition(file.expected), **put)
@@ -182,14 +183,6 @@ class GCSEngine:
         if found.size != file.size:
             raise store.error(errno.EIO, key, f"the store has {found.size} of {file.size} bytes")
         return found
-
-
-class _Open:
-    """A gate that is always open."""
-
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
 
 
 class Body(io.BytesIO):

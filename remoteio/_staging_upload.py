@@ -104,7 +104,8 @@ def plan_of(top: str, remote: Remote, settings: Settings, mirror: bool, differs:
         said = f"{os.strerror(number)} (the block left a {now} where the URL is a {then})"
         raise StagingError(number, said, location.url.shown)
     keys = {item.name: item.key for item in remote.items}
-    files = {name: keys.get(name) or _key_of(name, _folders(remote)) for name in local.files if differs(name)}
+    folders = _folders(remote)
+    files = {name: keys.get(name) or _key_of(name, folders) for name in local.files if differs(name)}
     if not mirror:
         _refuse_both(files, keys, location)
     plan = Plan(location, top, bool(local.is_dir), files)

@@ -25,10 +25,10 @@ def pour(source: socket.socket, target: socket.socket, bytes_per_s: float) -> No
     try:
         out_of, into = os.pipe()
         due = time.monotonic()
-        while count := os.splice(source.fileno(), into, BLOCK):  # type: ignore[attr-defined]  # from Python 3.10 on
+        while count := os.splice(source.fileno(), into, BLOCK):
             due = max(due, time.monotonic() - BLOCK / bytes_per_s) + count / bytes_per_s
             while count:
-                count -= os.splice(out_of, target.fileno(), count)  # type: ignore[attr-defined]
+                count -= os.splice(out_of, target.fileno(), count)
             time.sleep(max(0.0, due - time.monotonic()))
     except OSError:
         pass  # one of the two has gone: so does the other

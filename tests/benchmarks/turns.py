@@ -1,4 +1,4 @@
-"""Who comes when: what ran just before changes how fast a machine is, so everybody begins once."""
+"""Who comes when: what ran just before changes how fast a machine is, so the turns begin at different places."""
 
 from __future__ import annotations
 
