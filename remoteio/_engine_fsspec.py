@@ -103,8 +103,11 @@ class S3Engine:
             offset = offsets[number - 1]
             count = min(each, size - offset)
             async with gate:
-                body: Any = Body(file.read(offset, count)) if each <= LARGEST_BODY else Slice(file, offset, count)
-                answer = await store._call("upload_part", **upload, PartNumber=number, Body=body)
+                if each <= LARGEST_BODY:
+                    answer = await store.send_part(upload, number, file.read(offset, count))
+                else:
+                    body = Slice(file, offset, count)
+                    answer = await store._call("upload_part", **upload, PartNumber=number, Body=body)
             moved(count)
             return answer
 

@@ -231,7 +231,7 @@ async def put(
 async def put_parts(
     bucket: Bucket, file: Outgoing, moved: Callable[[int], None], attributes: dict[str, str], beside: int
 ) -> None:
-    """Send a file in parts of 8 MiB; one that fails is not published, but its parts may stay behind.
+    """Send a file in parts of 8 MiB; one that fails is not published, and the store drops its parts some day.
 
     Args:
         bucket: Where to.

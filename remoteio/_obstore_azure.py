@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timezone
@@ -158,9 +159,9 @@ class AzureDialect(EtagDialect):
         if file.size > MOST_BLOCKS * WINDOW:
             return None
         if file.size <= WINDOW:
-            await _obstore.put(bucket, file, moved, _METADATA)
-        else:
-            await _obstore.put_parts(bucket, file, moved, _METADATA, beside)
+            _, body, _ = await _obstore.put(bucket, file, moved, _METADATA)
+            return await self._plain.described(file, body)
+        await _obstore.put_parts(bucket, file, moved, _METADATA, beside)
         return await self._plain.described(file)
 
 
@@ -205,10 +206,19 @@ class AzureEngine:
         moved(file.size)
         return await self.described(file)
 
-    async def described(self, file: Outgoing) -> Info:
-        """What the store says that it has now; an error where that is not the size of the file."""
+    async def described(self, file: Outgoing, body: bytes | None = None) -> Info:
+        """What the store says that it has now; an error where that is not the size of the file.
+
+        Args:
+            file: The file.
+            body: All of its bytes, where they went in one request: Azure keeps the checksum of those.
+        """
         store, key = self._store, file.location.key
-        found = _store_generic._info(await retried(lambda: store.fs._info(key)), key)
+        told = await retried(lambda: store.fs._info(key))
+        found = _store_generic._info(told, key)
         if found.size != file.size:
             raise store.error(errno.EIO, key, f"the store has {found.size} of {file.size} bytes")
+        checksum = getattr(told.get("content_settings"), "content_md5", None)
+        if body is not None and checksum and bytes(checksum) != hashlib.md5(body, usedforsecurity=False).digest():
+            raise store.error(errno.EIO, key, "the store has other bytes than were sent")
         return found

@@ -155,8 +155,7 @@ def staged_local(
             model = torch.jit.load(path)
 
     What somebody else has written meanwhile under the same name, with other content, is an error and stays as it is. S3
-    and GCS compare in the moment of the write; a store without conditions leaves open the moment before it, and so
-    does S3 for files in parts where obstore sends them.
+    and GCS compare in the moment of the write; a store without conditions leaves open the moment before it.
 
     Args:
         path: A URL of a file or directory. A local path is yielded as it is. An empty directory comes back only where

@@ -89,7 +89,7 @@ def upload(
     """Send local files, each whole or not at all, the biggest first.
 
     S3 and GCS compare with what is expected in the moment in which the object appears. A store that knows no
-    conditions leaves the moment between a last look and the write open, and so does obstore for files in parts.
+    conditions leaves the moment between a last look and the write open, and so does Azure for files in parts.
 
     Args:
         items: For each: the local path, and where it goes.

@@ -188,6 +188,10 @@ class Proxy:
         """Reset the connection after this many bytes of the request's body."""
         return self.rule("cut_request", after, **filters)
 
+    def spoil_request(self, **filters: Any) -> Rule:
+        """Change the first byte of the request's body."""
+        return self.rule("spoil_request", **filters)
+
     def lose_response(self, **filters: Any) -> Rule:
         """Reset the connection when the server has done what it was asked for and answers."""
         return self.rule("lose_response", **filters)
@@ -293,7 +297,8 @@ class Proxy:
         await link.connect()
         link.writer.write(self._for_upstream(head))
         limit = rule.value if rule is not None and rule.action == "cut_request" else None
-        sending = asyncio.ensure_future(self._pump(reader, link.writer, _framing(request.headers), limit))
+        spoilt = rule is not None and rule.action == "spoil_request"
+        sending = asyncio.ensure_future(self._pump(reader, link.writer, _framing(request.headers), limit, spoilt))
         self._tasks.add(sending)
         sending.add_done_callback(self._tasks.discard)
         try:
@@ -377,6 +382,7 @@ class Proxy:
         writer: asyncio.StreamWriter | None,
         framing: tuple[str, int],
         cut_after: int | None,
+        spoilt: bool = False,
     ) -> None:
         passed, started = 0, time.monotonic()
 
@@ -390,7 +396,7 @@ class Proxy:
                     await asyncio.sleep(0.05)
                 raise _Cut
             if writer is not None:
-                writer.write(data)
+                writer.write(bytes([data[0] ^ 1]) + data[1:] if spoilt and not passed else data)
                 await writer.drain()
             passed += len(data)
             if self._bytes_per_s:

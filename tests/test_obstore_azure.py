@@ -256,6 +256,12 @@ def test_a_failed_upload_keeps_the_old_object(
     assert direct.read("a") == b"old"
 
 
+def test_bytes_that_changed_on_the_way_are_noticed(proxied: Place, proxy: Proxy, tmp_path: Path) -> None:
+    proxy.spoil_request(method="PUT")
+    with pytest.raises(OSError, match="other bytes than were sent"):
+        send(proxied, {"a": b"few"}, tmp_path, engine="obstore")
+
+
 def test_a_local_file_that_becomes_shorter_is_never_published(
     proxied: Place, direct: Place, proxy: Proxy, tmp_path: Path
 ) -> None:
