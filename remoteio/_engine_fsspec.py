@@ -42,15 +42,9 @@ class S3Engine:
     async def fetch(self, key: str, start: int, stop: int, info: Info, write: Callable[[Buffer], None]) -> None:
         """Ask once for a range; see `_transfer_loop.Engine`."""
         store = self._store
-        bucket, inner = split(key)
-        query: dict[str, Any] = {"Bucket": bucket, "Key": inner}
         whole = start == 0 and stop == info.size
-        if not whole:
-            query["Range"] = f"bytes={start}-{stop - 1}"
-        if info.version:
-            query["IfMatch"] = info.version
         try:
-            answer = await store._call("get_object", **query)
+            answer = await store.get(key, "" if whole else f"bytes={start}-{stop - 1}", info.version)
         except Exception as error:
             changed = store.as_changed(key, error, info)
             if changed is error:
@@ -77,14 +71,11 @@ class S3Engine:
 
     async def _put(self, file: Outgoing, moved: Callable[[int], None]) -> Info:
         store, key = self._store, file.location.key
-        bucket, inner = split(key)
         assert self._parts is not None
         async with self._parts if file.size > MIB else contextlib.nullcontext():
             body = file.read(0, file.size)
-            put = {"Bucket": bucket, "Key": inner, "Body": Body(body), **_store_s3._content_type(key)}
-            answer = await store.call_if("put_object", _store_s3.condition(file.expected), **put)
+            etag = await store.write_if(_store_s3.condition(file.expected), lambda told: store.put(key, body, told))
         moved(file.size)
-        etag = str(answer.get("ETag") or "")
         if etag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest():
             return Info(key, file.size, False, etag)
         return await self.described(file)  # encrypted, or a store with etags of its own: its size tells
@@ -186,19 +177,6 @@ class GCSEngine:
         if found.size != file.size:
             raise store.error(errno.EIO, key, f"the store has {found.size} of {file.size} bytes")
         return found
-
-
-class Body(io.BytesIO):
-    """Bytes as a file, whose buffer is those bytes: BytesIO's own is a copy of them, which aiohttp asks for."""
-
-    def __init__(self, data: bytes) -> None:
-        """Read these bytes."""
-        super().__init__(data)
-        self._data = data
-
-    def getbuffer(self) -> memoryview:
-        """All of the bytes."""
-        return memoryview(self._data)
 
 
 class Slice(io.RawIOBase):

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 from urllib.parse import urlsplit
 
-from remoteio import _obstore, _store_s3, _store_s3_parts
+from remoteio import _obstore, _store_s3, _store_s3_direct
 from remoteio._engine_fsspec import S3Engine
 from remoteio._obstore import Bucket, Description, EtagDialect, Unmapped
 from remoteio._store import Info
@@ -51,7 +51,7 @@ async def describe(fs: Any, bucket: str) -> Description:
         "region": client.meta.region_name,
         "skip_signature": anonymous,
     }
-    if _store_s3_parts.sends_checksums(client):
+    if _store_s3_direct.sends_checksums(client):
         config["checksum_algorithm"] = "sha256"  # not every store compares the one that signs the request
     if not config["region"]:
         raise Unmapped("no region")

@@ -13,6 +13,7 @@ import io
 import operator
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
@@ -22,6 +23,7 @@ from remoteio._publish import Ending
 from remoteio._raw import RawFile, readable_view, seek_target, writable_view
 from remoteio._settings import Settings
 from remoteio._store import Info, Store
+from remoteio._store_loop import in_io_thread
 from remoteio._stores import Location
 from remoteio.errors import ObjectChangedError
 
@@ -62,6 +64,9 @@ class Spool(RawFile):
         self._published_at: float | None = None
         self._dirty = info is None  # a new file is published also where nothing was written
         self._failed: BaseException | None = None
+        self._publisher: int | None = None  # the thread that is publishing
+        self._late: list[bytes] = []  # what was written meanwhile by those who must not wait for it
+        self._ended = False  # whether the last word was published
         self._shared = False  # whether somebody was given the descriptor, and may write past us
         self._body: io.BytesIO | io.FileIO = io.BytesIO()
         _BODIES[id(self)] = self._body
@@ -149,7 +154,12 @@ class Spool(RawFile):
         view = readable_view(data)
         if self._refuse_foreign():
             return len(view)
+        if self._publisher is not None and not self._ended and self._must_not_wait():
+            self._late.append(bytes(view))  # a library's log of the publication, in the very file
+            return len(view)
         with self._guard():
+            if self._ended:
+                return self._too_late(view)
             position = self._size() if self._append else self._where()
             if not len(view):
                 return 0
@@ -293,11 +303,46 @@ class Spool(RawFile):
         now = time.monotonic()
         if self._published_at is not None and now - self._published_at < self._interval:
             return
-        with self._guard():
+        if self._publisher is not None and in_io_thread():
+            return
+        with self._guard(), self._as_publisher():
             if self._dirty and self._failed is None:
                 self._publish()
                 self._published_at = time.monotonic()
                 self._settle()
+
+    @contextlib.contextmanager
+    def _as_publisher(self) -> Iterator[None]:
+        before, self._publisher = self._publisher, threading.get_ident()
+        try:
+            yield
+        finally:
+            self._publisher = before
+            late, self._late = self._late, []
+            for data in late:
+                self.write(data)
+
+    def publish_last(self) -> None:
+        """Publish at the end, while no layer above holds a lock; ``close`` then only closes."""
+        if self.closed or self._ended or in_io_thread() or not (self._dirty and self.ending.publish()):
+            return
+        try:
+            with self._guard():
+                self._publisher = threading.get_ident()
+                self._refuse_broken()
+                self._publish()
+        finally:
+            self._ended = True
+
+    def _must_not_wait(self) -> bool:
+        """Whether this thread is waited for by the publication that is going on."""
+        return in_io_thread() or self._publisher == threading.get_ident()
+
+    def _too_late(self, view: memoryview) -> int:
+        """Write to a file that is published for the last time and not closed yet."""
+        if not self._must_not_wait():
+            raise ValueError("I/O operation on closed file")
+        return len(view)  # what others left in the layers above, a library's log of the publication for one
 
     def close(self) -> None:
         if self.closed:
@@ -305,9 +350,9 @@ class Spool(RawFile):
         if getattr(self, "_finalizing", False):
             self._dealloc_warn(self)
         self.ending.close()
-        publishing = self._dirty and self.ending.publish()
+        publishing = self._dirty and not self._ended and self.ending.publish()
         try:
-            if publishing and _publish.in_io_thread():
+            if publishing and in_io_thread():
                 # The collector runs us where the upload itself has to run: somebody else waits for it.
                 _publish.start_thread(lambda: self._finish(True))
             else:

@@ -278,6 +278,10 @@ def _meet(plan: Plan, name: str) -> None:
     location = plan.place(plan.files[name])
     found = location.store.head(location.key)
     if found is None or found.is_dir:
+        below = f"{plan.files[name]}/"
+        if not plan.expected[name] and any(key.startswith(below) for key in plan.gone):
+            del plan.expected[name]  # a store that takes the directory, which is to go, for what must not be there
+            return
         plan.expected[name] = ""  # gone meanwhile
         time.sleep(PAUSE_S)
     elif same_content(location, found, plan.path(name)):

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import mimetypes
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO, TypeVar
 
 from remoteio import _store_errors
 from remoteio._store import Info
 from remoteio._store_loop import retried
 from remoteio._store_objects import ObjectStore, RangedStore, split
-from remoteio._store_s3_parts import send_part
+from remoteio._store_s3_direct import Direct, NotDirect
+
+T = TypeVar("T")
 
 MIB = 2**20
 PART_SIZE = 8 * MIB
@@ -41,7 +44,7 @@ def part_size(size: int) -> int:
 class S3Store(RangedStore):
     """Objects behind the S3 protocol."""
 
-    _quick_parts = True  # until the client's own call succeeds where the quick way did not
+    _direct: tuple[Any, Direct] | None = None
 
     @property
     def endpoint(self) -> str:
@@ -52,19 +55,73 @@ class S3Store(RangedStore):
     async def _call(self, method: str, **kwargs: Any) -> Any:
         return await self.fs._call_s3(method, **kwargs)
 
-    async def call_if(self, method: str, condition: dict[str, str], **kwargs: Any) -> Any:
-        """Call, with retries, under a condition; without it where the store cannot have it.
+    @property
+    def direct(self) -> Direct:
+        """The direct requests of this process's filesystem."""
+        fs = self.fs
+        if self._direct is None or self._direct[0] is not fs:
+            self._direct = (fs, Direct(fs))
+        return self._direct[1]
+
+    async def get(self, key: str, span: str, version: str | None) -> dict[str, Any]:
+        """Ask for an object that must have this version, or for a range of it; on the loop.
+
+        Returns:
+            What the client's ``get_object`` does: ``Body``, ``ETag``, ``ContentRange``, ``ContentLength``.
+        """
+        bucket, inner = split(key)
+        try:
+            return await self.direct.get(bucket, inner, span, version)
+        except NotDirect as said:
+            reason = said
+        query: dict[str, Any] = {"Bucket": bucket, "Key": inner}
+        if span:
+            query["Range"] = span
+        if version:
+            query["IfMatch"] = version
+        answer: dict[str, Any] = await self._call("get_object", **query)
+        self.direct.leave(bucket, reason)
+        return answer
+
+    async def put(self, key: str, body: bytes, condition: dict[str, str]) -> str:
+        """Publish an object in one request; on the loop.
+
+        Returns:
+            Its etag, empty where the store tells none.
+        """
+        bucket, inner = split(key)
+        kind = _content_type(key)
+        try:
+            return await self.direct.put(bucket, inner, body, kind.get("ContentType"), condition)
+        except NotDirect as said:
+            reason = said
+        answer = await self._call("put_object", Bucket=bucket, Key=inner, Body=Body(body), **kind, **condition)
+        self.direct.leave(bucket, reason)
+        return str(answer.get("ETag") or "")
+
+    async def send_part(self, upload: dict[str, Any], number: int, body: bytes) -> dict[str, Any]:
+        """Send one part of an upload; on the loop."""
+        try:
+            return {"ETag": await self.direct.part(upload, number, body)}
+        except NotDirect as said:
+            reason = said
+        answer: dict[str, Any] = await self._call("upload_part", **upload, PartNumber=number, Body=Body(body))
+        self.direct.leave(upload["Bucket"], reason)
+        return answer
+
+    async def write_if(self, condition: dict[str, str], write: Callable[[dict[str, str]], Awaitable[T]]) -> T:
+        """Write, with retries, under a condition; without it where the store cannot have it.
 
         Some stores refuse the header, and to compare takes the right to read, which one who only writes may lack.
         """
         try:
-            return await retried(lambda: self._call(method, **kwargs, **condition))
+            return await retried(lambda: write(condition))
         except Exception as error:
             number = _store_errors.judge(error).number
             refused = number in (errno.ENOTSUP, errno.EINVAL) or (number == errno.EACCES and "IfMatch" in condition)
             if not condition or not refused:
                 raise
-        return await retried(lambda: self._call(method, **kwargs))
+        return await retried(lambda: write({}))
 
     # ---- questions
 
@@ -107,14 +164,9 @@ class S3Store(RangedStore):
     # ---- bytes
 
     async def read_async(self, key: str, start: int, stop: int | None, info: Info | None) -> bytes:
-        bucket, inner = split(key)
-        query: dict[str, Any] = {"Bucket": bucket, "Key": inner}
-        if start or stop is not None:
-            query["Range"] = f"bytes={start}-{'' if stop is None else stop - 1}"
-        if info is not None and info.version:
-            query["IfMatch"] = info.version
+        span = f"bytes={start}-{'' if stop is None else stop - 1}" if start or stop is not None else ""
         try:
-            answer = await self._call("get_object", **query)
+            answer = await self.get(key, span, info.version if info is not None else None)
         except Exception as error:
             changed = self.as_changed(key, error, info)
             if changed is error:
@@ -143,9 +195,7 @@ class S3Store(RangedStore):
         condition = {"IfNoneMatch": "*"} if exclusive else {}
         if size <= 2 * PART_SIZE:
             body = _read_at(source, 0, size, self, key)
-            bucket, inner = split(key)
-            put = {"Bucket": bucket, "Key": inner, "Body": body, **_content_type(key), **condition}
-            self.run(key, lambda: self._call("put_object", **put))
+            self.run(key, lambda: self.put(key, body, condition))
             return
         each = part_size(size)
         offsets = range(0, size, each)
@@ -175,19 +225,10 @@ class S3Store(RangedStore):
         try:
             parts = await asyncio.gather(*tasks)
             query = {**upload, "MultipartUpload": {"Parts": parts}}
-            await self.call_if("complete_multipart_upload", condition, **query)
+            await self.write_if(condition, lambda told: self._call("complete_multipart_upload", **query, **told))
         except BaseException:
             await asyncio.shield(self._give_up(upload, tasks))
             raise
-
-    async def send_part(self, upload: dict[str, Any], number: int, body: bytes) -> dict[str, Any]:
-        """Send one part of an upload; on the loop."""
-        etag = await send_part(self.fs, upload, number, body) if self._quick_parts else None
-        if etag is not None:
-            return {"ETag": etag}
-        answer: dict[str, Any] = await self._call("upload_part", **upload, PartNumber=number, Body=body)
-        self._quick_parts = False
-        return answer
 
     async def _begin(self, query: dict[str, Any]) -> str:
         """Create an upload; its id. One that is cancelled meanwhile is aborted when its id is known."""
@@ -304,6 +345,19 @@ class S3Store(RangedStore):
     def _put_marker(self, key: str) -> None:
         bucket, inner = split(key)
         self.run(key, lambda: self._call("put_object", Bucket=bucket, Key=f"{inner}/", Body=b""))
+
+
+class Body(io.BytesIO):
+    """Bytes as a file, whose buffer is those bytes: BytesIO's own is a copy of them, which aiohttp asks for."""
+
+    def __init__(self, data: bytes) -> None:
+        """Read these bytes."""
+        super().__init__(data)
+        self._data = data
+
+    def getbuffer(self) -> memoryview:
+        """All of the bytes."""
+        return memoryview(self._data)
 
 
 def condition(expected: str | None) -> dict[str, str]:

@@ -192,6 +192,10 @@ class Proxy:
         """Change the first byte of the request's body."""
         return self.rule("spoil_request", **filters)
 
+    def spoil_response(self, **filters: Any) -> Rule:
+        """Change the first byte of the response's body."""
+        return self.rule("spoil_response", **filters)
+
     def lose_response(self, **filters: Any) -> Rule:
         """Reset the connection when the server has done what it was asked for and answers."""
         return self.rule("lose_response", **filters)
@@ -337,7 +341,8 @@ class Proxy:
         if request.method == "HEAD" or status in (204, 304):
             framing = _framing({})
         limit = rule.value if rule is not None and rule.action == "cut_response" else None
-        await self._pump(link.reader, writer, framing, limit)
+        spoilt = rule is not None and rule.action == "spoil_response"
+        await self._pump(link.reader, writer, framing, limit, spoilt)
         await writer.drain()
         if not sending.done():
             with contextlib.suppress(asyncio.TimeoutError):

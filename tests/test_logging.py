@@ -216,3 +216,29 @@ def test_it_is_told_at_the_line_of_the_scope() -> None:
     leave.set()
     thread.join()
     assert caught[0].filename == __file__
+
+
+# ---- what the stores' own libraries log meanwhile
+
+BUSY = """
+import logging, os, sys
+from remoteio import remote_io
+level, how, url = sys.argv[1:]
+with remote_io(flush_interval_s=0 if how == "flush" else None):
+    os.path.exists(url)  # the store is in use, and its libraries log whatever they do
+    logging.basicConfig(filename=f"{url}/run.log", level=level)
+    logging.warning("said")
+    if how == "shutdown":
+        logging.shutdown()
+    elif how == "use":
+        open(f"{url}/other", "w").close()
+"""
+
+
+@pytest.mark.parametrize("how", ["at-exit", "shutdown", "flush", "use"])
+@pytest.mark.parametrize("level", ["INFO", "DEBUG"])
+def test_libraries_may_log_into_the_file_that_is_being_published(s3_place: Place, level: str, how: str) -> None:
+    command = [sys.executable, "-c", BUSY, level, how, s3_place.base]
+    done = subprocess.run(command, timeout=60, check=True, capture_output=True, text=True)
+    assert "Logging error" not in done.stderr
+    assert b"WARNING:root:said\n" in s3_place.files()["run.log"]

@@ -198,8 +198,8 @@ def test_a_file_where_the_url_is_a_directory_is_refused_and_kept(s3_place: Place
 
 
 @pytest.mark.parametrize("old", ["f", "f/x"])
-def test_a_name_that_would_be_file_and_directory_is_refused_unless_mirrored(memory_place: Place, old: str) -> None:
-    memory_place.put(f"run/{old}", b"1")
+def test_a_name_that_would_be_file_and_directory_is_refused_unless_mirrored(store: Place, old: str) -> None:
+    store.put(f"run/{old}", b"1")
     new = "f/z" if old == "f" else "f"
 
     def turn(path: str) -> None:
@@ -211,13 +211,13 @@ def test_a_name_that_would_be_file_and_directory_is_refused_unless_mirrored(memo
 
     with (
         pytest.raises(StagingError, match="file and a directory at once"),
-        staged_local(memory_place.url("run")) as path,
+        staged_local(store.url("run")) as path,
     ):
         turn(path)
-    assert memory_place.files() == {f"run/{old}": b"1"}
-    with staged_local(memory_place.url("run"), mirror=True) as path:
+    assert store.files() == {f"run/{old}": b"1"}
+    with staged_local(store.url("run"), mirror=True) as path:
         turn(path)
-    assert memory_place.files() == {f"run/{new}": b"new"}
+    assert store.files() == {f"run/{new}": b"new"}
 
 
 def test_a_file_in_the_way_of_a_directory_url_is_refused(s3_place: Place) -> None:

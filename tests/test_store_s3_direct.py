@@ -1,7 +1,8 @@
-"""The parts of large S3 uploads: sent once, proved by a CRC-32, and by the client's own call where that cannot be."""
+"""Direct requests to S3: sent once, proved by a CRC-32, and made by the client's own call where that cannot be."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -15,7 +16,7 @@ from remoteio import _transfer
 from tests import servers
 from tests.conftest import Place
 from tests.reach import SECRET_KEY
-from tests.test_transfer import WINDOW, at, send, unfinished
+from tests.test_transfer import WINDOW, at, fetch, send, unfinished
 
 BODY = os.urandom(2 * WINDOW + 7)
 
@@ -27,12 +28,12 @@ def parts_place(s3_place: Place, proxy: servers.Proxy) -> Place:
     return Place(s3_place.base, "s3", {"s3": options})
 
 
-def ways(proxy: servers.Proxy) -> list[str]:
-    """How the bodies of the parts were signed."""
+def ways(proxy: servers.Proxy, operation: str = "UploadPart") -> list[str]:
+    """Who made the requests of a kind: only one of them leaves bodies out of the signature."""
     return [
-        "quick" if request.headers["x-amz-content-sha256"] == "UNSIGNED-PAYLOAD" else "client"
+        "direct" if request.headers.get("x-amz-content-sha256") == "UNSIGNED-PAYLOAD" else "client"
         for request in proxy.requests
-        if request.operation == "UploadPart"
+        if request.operation == operation
     ]
 
 
@@ -46,7 +47,7 @@ def upload(place: Place, source: Path) -> Any:
 
 def test_a_part_is_sent_once_with_its_checksum(parts_place: Place, proxy: servers.Proxy, tmp_path: Path) -> None:
     upload(parts_place, tmp_path)
-    assert ways(proxy) == ["quick"] * 3
+    assert ways(proxy) == ["direct"] * 3
     assert parts_place.read("a") == BODY
     sent = [request.headers for request in proxy.requests if request.operation == "UploadPart"]
     assert all("x-amz-checksum-crc32" in headers and "aiobotocore" in headers["user-agent"] for headers in sent)
@@ -55,7 +56,7 @@ def test_a_part_is_sent_once_with_its_checksum(parts_place: Place, proxy: server
 def test_open_sends_its_parts_the_same_way(parts_place: Place, proxy: servers.Proxy) -> None:
     with remoteio.remote_io(storage_options=parts_place.options), open(parts_place.url("a"), "wb") as file:
         file.write(BODY)
-    assert ways(proxy) == ["quick"] * 3
+    assert ways(proxy) == ["direct"] * 3
     assert parts_place.read("a") == BODY
 
 
@@ -94,7 +95,70 @@ def test_a_store_that_wants_signed_bodies_gets_them(parts_place: Place, proxy: s
     proxy.reset()
     upload(parts_place, tmp_path)
     assert ways(proxy) == ["client"] * 3
-    assert not store._quick_parts
+    assert store.direct._left == {"test-bucket"}
+
+
+def test_small_files_go_both_ways_directly(parts_place: Place, proxy: servers.Proxy, tmp_path: Path) -> None:
+    files = {"empty": b"", "small": b"x", "page.html": b"<p>", "whole": os.urandom(WINDOW)}
+    send(parts_place, files, tmp_path, engine="fsspec")
+    assert fetch(parts_place, list(files), tmp_path, engine="fsspec") == files
+    assert ways(proxy, "PutObject") == ["direct"] * 4
+    assert ways(proxy, "GetObject") == ["direct"] * 3
+    assert parts_place.fs().info(parts_place.url("page.html"))["ContentType"] == "text/html"
+
+
+def test_open_reads_directly(parts_place: Place, proxy: servers.Proxy) -> None:
+    parts_place.put("a", BODY)
+    with remoteio.remote_io(storage_options=parts_place.options), open(parts_place.url("a"), "rb") as file:
+        file.seek(-10, os.SEEK_END)
+        assert file.read() == BODY[-10:]
+    assert set(ways(proxy, "GetObject")) == {"direct"}
+
+
+def test_bytes_that_changed_on_the_way_down_are_an_error(
+    parts_place: Place, proxy: servers.Proxy, tmp_path: Path
+) -> None:
+    send(parts_place, {"a": b"data"}, tmp_path, engine="fsspec")
+    proxy.spoil_response(operation="GetObject")
+    with pytest.raises(OSError, match="CRC-32"):
+        fetch(parts_place, ["a"], tmp_path, engine="fsspec")
+    assert os.listdir(tmp_path) == ["up0"]
+
+
+def test_what_anybody_may_read_is_asked_for_without_a_signature(
+    s3_server: servers.Server, s3_place: Place, tmp_path: Path
+) -> None:
+    s3_place.put("a", b"data")
+    with servers.Proxy(s3_server.url) as proxy:
+        place = Place(s3_place.base, "s3", {"s3": {"anon": True, "endpoint_url": proxy.url}})
+        proxy.answer(200, "OK", "is not looked at", operation="GetObject")
+        store: Any = at(place, "a").store
+        asked = store.get(place.url("a").partition("://")[2], "", None)
+        answer = asyncio.run_coroutine_threadsafe(asked, store.fs.loop).result(20)
+        answer["Body"].close()
+        assert [request.headers.get("authorization") for request in proxy.requests] == [None]
+
+
+@pytest.mark.parametrize("status", [301, 400, 403])
+def test_what_the_store_refuses_is_asked_for_by_the_client(
+    parts_place: Place, proxy: servers.Proxy, tmp_path: Path, status: int
+) -> None:
+    parts_place.put("a", b"data")
+    proxy.answer(status, "Refused", "not in this way", operation="GetObject", times=1)
+    assert fetch(parts_place, ["a"], tmp_path, engine="fsspec") == {"a": b"data"}
+    os.remove(tmp_path / "0")
+    proxy.reset()
+    assert fetch(parts_place, ["a"], tmp_path, engine="fsspec") == {"a": b"data"}
+    assert ways(proxy, "GetObject") == ["client"]
+
+
+def test_a_store_that_was_busy_is_still_asked_directly(
+    parts_place: Place, proxy: servers.Proxy, tmp_path: Path
+) -> None:
+    proxy.unavailable(operation="PutObject", times=2)
+    send(parts_place, {"a": b"data"}, tmp_path, engine="fsspec")
+    send(parts_place, {"b": b"data"}, tmp_path, engine="fsspec")
+    assert ways(proxy, "PutObject") == ["direct"] * 4
 
 
 @pytest.mark.parametrize(
@@ -130,6 +194,6 @@ def test_no_secret_is_logged(
     proxy.answer(503, "SlowDown", "busy", operation="UploadPart", times=1)
     with caplog.at_level(logging.DEBUG):
         upload(parts_place, tmp_path)
-    assert "sent again by the client" in caplog.text
+    assert "a direct request was answered with 503" in caplog.text
     assert SECRET_KEY not in caplog.text
     assert "X-Amz-Signature" not in caplog.text
