@@ -74,7 +74,8 @@ class S3Engine:
         assert self._parts is not None
         async with self._parts if file.size > MIB else contextlib.nullcontext():
             body = file.read(0, file.size)
-            etag = await store.write_if(_store_s3.condition(file.expected), lambda told: store.put(key, body, told))
+            wanted = _store_s3.condition(file.expected)
+            etag = await store.write_if(key, wanted, lambda told: store.put(key, body, told))
         moved(file.size)
         if etag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest():
             return Info(key, file.size, False, etag)

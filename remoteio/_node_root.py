@@ -101,8 +101,11 @@ def _make(path: str) -> None:
         try:
             os.mkdir(path, 0o700)
         except FileNotFoundError:
-            _make(os.path.dirname(path))
-            _make(path)
+            above = os.path.dirname(path)
+            if os.path.islink(above) and not os.path.exists(above):
+                raise refused(errno.ENOENT, "a link above it leads nowhere", path) from None
+            _make(above)
+            os.mkdir(path, 0o700)
 
 
 def _check_base(path: str) -> None:
@@ -153,6 +156,10 @@ class Temporary:
             _ACTIVE.pop(name, None)
             raise
         self._name = name
+
+    def is_broken(self) -> bool:
+        """Whether something has cleared it, the file of its owner included."""
+        return not os.path.lexists(os.path.join(self.path, "owner"))
 
     def moved(self, path: str) -> None:
         """Give the folder another place, where it is no longer temporary."""

@@ -264,7 +264,9 @@ def bind(fn: Function) -> Function:
 
 
 def status() -> Status:
-    """What is installed now, by how many threads, and what was done so far."""
+    """What is installed now, by how many threads, what was done so far, and which engine moves the bytes of files."""
+    from remoteio import _transfer  # not needed to enter a scope
+
     entries = _entries.open_entries()
     patches = [*_patches.TEN, *(patch for table in list(_entries.tables.values()) for patch in table.PATCHES)]
     return Status(
@@ -279,6 +281,7 @@ def status() -> Status:
         inside=_stack.current() is not None,
         counts=_counters.snapshot(),
         tables={patch.label or patch.name: patch.table for patch in reversed(patches)},
+        engines=_transfer.engines(),
     )
 
 

@@ -228,8 +228,9 @@ class _Plain(_Block):
 
 def _open_block(url: Url, mode: Mode, settings: Settings, wishes: _Wishes) -> _Block:
     location = _stores.resolve(url, settings)
-    remote = _staging_remote.look(location, may_be_denied=mode == "w")
     _refuse_root(location)
+    _transfer.engine_for(location.store)  # an engine that there is not is refused before the block's work
+    remote = _staging_remote.look(location, may_be_denied=mode == "w")
     root = _node_root.open_root(wishes.cache_dir)
     if mode == "r":
         return _Reading(root, remote, settings, wishes)
@@ -348,8 +349,8 @@ class _Working(_Block):
 
     def _is_lost(self) -> bool:
         """Whether the folder that was made for the block has gone, as when something clears temporary files."""
-        mine = self.path if self._empty and self._remote.is_dir else os.path.dirname(self.path)
-        return not os.path.lexists(mine)
+        mine = self.path if self._remote.is_dir else os.path.dirname(self.path)
+        return not os.path.lexists(mine) or (self._temporary is not None and self._temporary.is_broken())
 
     def _differs(self, name: str) -> bool:
         if self._empty or self._lease is None:

@@ -247,7 +247,7 @@ def _send_group(
         except UnexpectedError as error:
             if tries > TRIES + len(group):
                 raise
-            _meet(plan, next(name for name in names if plan.path(name) == error.path))
+            _meet(plan, next(name for name in names if plan.path(name) == error.path), error)
             bars.go_back_to(sum(size for name, size in sizes.items() if name in plan.done))
 
 
@@ -267,13 +267,14 @@ def _send_some(plan: Plan, names: Sequence[str], bars: Progress, max_concurrency
             raise location.error(errno.EIO, "other bytes are there than were sent; does somebody else write there?")
 
 
-def _meet(plan: Plan, name: str) -> None:
+def _meet(plan: Plan, name: str, error: UnexpectedError) -> None:
     """Look at the object because of which a file was refused.
 
     It may be the file itself, sent by a request whose answer was lost, or the same from somebody else.
 
     Raises:
         StagingError: Its content is another.
+        OSError: It is the expected one: the refusal had another reason.
     """
     location = plan.place(plan.files[name])
     found = location.store.head(location.key)
@@ -286,6 +287,8 @@ def _meet(plan: Plan, name: str) -> None:
         time.sleep(PAUSE_S)
     elif same_content(location, found, plan.path(name)):
         plan.done.add(name)
+    elif found.version is not None and found.version == plan.expected.get(name) and error.__cause__ is not None:
+        raise error.__cause__
     else:
         raise conflict(location, "somebody else has written other content there in this moment")
 

@@ -24,6 +24,7 @@ class Status:
         counts: Calls and bytes by function and scheme, since the process began.
         tables: Of each function the word of ``remote_io(also=...)`` whose table answers for
             it; the empty word stands for the ten.
+        engines: What moves the bytes of ``staged_local``, and whether it is used or why not.
     """
 
     places: Mapping[str, Literal["ours", "foreign", "not installed"]]
@@ -32,6 +33,7 @@ class Status:
     inside: bool
     counts: Mapping[tuple[str, str], Counts]
     tables: Mapping[str, str] = field(default_factory=dict)
+    engines: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"remoteio: {self.scopes} open scopes of {self.threads} threads; this thread is {self._side}"]
@@ -47,6 +49,7 @@ class Status:
             read, written = f"{counts.bytes_read:,}", f"{counts.bytes_written:,}"
             table = self.tables.get(function) or "ten"
             lines.append(f"  {function:<{width}} {table:<6} {scheme:<10} {counts.calls:>9,} {read:>15} {written:>15}")
+        lines += [f"  engine {name}: {said}" for name, said in self.engines.items()]
         return "\n".join(lines)
 
     @property

@@ -35,6 +35,7 @@ _BUSY = frozenset(
     "SlowDown ServiceUnavailable InternalError RequestTimeout Throttling ThrottlingException TooManyRequests".split()
 )
 _CONFLICT = frozenset("PreconditionFailed ConditionalRequestConflict BlobAlreadyExists 412".split())
+_SPOILT = frozenset({"BadDigest", "XAmzContentChecksumMismatch"})  # the body changed on its way
 _BUSY_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 _NO_CREDENTIALS = frozenset(
@@ -143,6 +144,8 @@ def _by_code(code: str, status: int, said: str) -> Verdict:
     if code in _BUSY or status in _BUSY_STATUS:
         number = errno.ETIMEDOUT if code == "RequestTimeout" or status in (408, 504) else errno.EBUSY
         return Verdict(number, True, detail)
+    if code in _SPOILT:
+        return Verdict(errno.EIO, True, detail)
     if code == "KeyTooLongError":
         return Verdict(errno.ENAMETOOLONG, False, detail)
     if code in ("EntityTooLarge", "MaxMessageLengthExceeded"):

@@ -13,6 +13,7 @@ import asyncio
 import errno
 import io
 import mimetypes
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
 
@@ -33,6 +34,12 @@ MIN_PART = 5 * MIB
 MAX_COPY = 5 * 2**30  # what one CopyObject or UploadPartCopy takes
 COPY_PART = 2**30
 DELETE_BATCH = 1000
+SEND_BOUND_S = 600  # of one request of the client's that sends: it waits for a server that is silent without end
+_CHECKSUMS = frozenset("ChecksumCRC32 ChecksumCRC32C ChecksumCRC64NVME ChecksumSHA1 ChecksumSHA256".split())
+
+
+# What stores say that do not know the header of a condition.
+_OF_A_CONDITION = re.compile(r"if-?(none-?)?match|header|condition", re.IGNORECASE)
 
 
 def part_size(size: int) -> int:
@@ -95,7 +102,8 @@ class S3Store(RangedStore):
             return await self.direct.put(bucket, inner, body, kind.get("ContentType"), condition)
         except NotDirect as said:
             reason = said
-        answer = await self._call("put_object", Bucket=bucket, Key=inner, Body=Body(body), **kind, **condition)
+        put = {"Bucket": bucket, "Key": inner, "Body": Body(body), **kind, **condition}
+        answer = await asyncio.wait_for(self._call("put_object", **put), SEND_BOUND_S)
         self.direct.leave(bucket, reason)
         return str(answer.get("ETag") or "")
 
@@ -105,23 +113,38 @@ class S3Store(RangedStore):
             return {"ETag": await self.direct.part(upload, number, body)}
         except NotDirect as said:
             reason = said
-        answer: dict[str, Any] = await self._call("upload_part", **upload, PartNumber=number, Body=Body(body))
+        part = {**upload, "PartNumber": number, "Body": Body(body)}
+        answer: dict[str, Any] = await asyncio.wait_for(self._call("upload_part", **part), SEND_BOUND_S)
         self.direct.leave(upload["Bucket"], reason)
         return answer
 
-    async def write_if(self, condition: dict[str, str], write: Callable[[dict[str, str]], Awaitable[T]]) -> T:
+    async def write_if(self, key: str, condition: dict[str, str], write: Callable[[dict[str, str]], Awaitable[T]]) -> T:
         """Write, with retries, under a condition; without it where the store cannot have it.
 
-        Some stores refuse the header, and to compare takes the right to read, which one who only writes may lack.
+        Some stores refuse the header, and to compare takes the right to read, which one who only writes may lack. Any
+        other refusal is raised: without the condition the next try could replace what somebody else has written.
         """
         try:
             return await retried(lambda: write(condition))
         except Exception as error:
-            number = _store_errors.judge(error).number
-            refused = number in (errno.ENOTSUP, errno.EINVAL) or (number == errno.EACCES and "IfMatch" in condition)
-            if not condition or not refused:
+            verdict = _store_errors.judge(error)
+            unknown = verdict.number == errno.ENOTSUP or (
+                verdict.number == errno.EINVAL and _OF_A_CONDITION.search(verdict.detail)
+            )
+            if not condition or not (
+                unknown or (verdict.number == errno.EACCES and "IfMatch" in condition and not await self._may_look(key))
+            ):
                 raise
         return await retried(lambda: write({}))
+
+    async def _may_look(self, key: str) -> bool:
+        """Whether an object may be looked at."""
+        bucket, inner = split(key)
+        try:
+            await retried(lambda: self._call("head_object", Bucket=bucket, Key=inner))
+        except Exception as error:  # noqa: BLE001 - judged
+            return _store_errors.judge(error).number != errno.EACCES
+        return True
 
     # ---- questions
 
@@ -219,13 +242,14 @@ class S3Store(RangedStore):
             async with gate:
                 answer = await retried(lambda: part(upload, number))
             answer = answer.get("CopyPartResult", answer)
-            return {"PartNumber": number, "ETag": answer["ETag"]}
+            checksums = {name: value for name, value in answer.items() if name in _CHECKSUMS}
+            return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
 
         tasks = [asyncio.ensure_future(one(number)) for number in range(1, count + 1)]
         try:
             parts = await asyncio.gather(*tasks)
             query = {**upload, "MultipartUpload": {"Parts": parts}}
-            await self.write_if(condition, lambda told: self._call("complete_multipart_upload", **query, **told))
+            await self.write_if(key, condition, lambda told: self._call("complete_multipart_upload", **query, **told))
         except BaseException:
             await asyncio.shield(self._give_up(upload, tasks))
             raise
@@ -248,11 +272,14 @@ class S3Store(RangedStore):
 
     async def _abort(self, upload: dict[str, Any]) -> None:
         try:
-            await self._call("abort_multipart_upload", **upload)
+            await retried(lambda: self._call("abort_multipart_upload", **upload))
         except Exception:  # noqa: BLE001 - the first failure is the one to report; a lost abort costs space only
             import logging
 
-            logging.getLogger("remoteio").warning("a multipart upload to %s could not be aborted", upload["Bucket"])
+            shown = self.url_of(f"{upload['Bucket']}/{upload['Key']}")
+            logging.getLogger("remoteio").warning(
+                "the multipart upload %s to %s could not be aborted: its parts stay", upload["UploadId"], shown
+            )
 
     def append(self, key: str, info: Info, source: BinaryIO, size: int) -> bool:
         old = info.size or 0

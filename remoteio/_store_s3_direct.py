@@ -10,28 +10,39 @@ Source: Amazon S3 API reference: GetObject, PutObject, UploadPart, "Checking obj
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import hashlib
 import html
 import logging
 import re
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 from urllib.parse import quote, urlencode
 
 _BUSY = frozenset({408, 429, 500, 502, 503, 504})  # to be asked again, and not by another call
 
+_BY_CHANCE = frozenset({"RequestTimeout", "BadDigest"})  # says nothing of the way of asking
+
+STUCK_S = 60  # without a block of a body that goes out; the wait for the answer is the session's to bound
 BLOCK = 2**18  # of a body, in the hands of the connection at a time
 
 _logger = logging.getLogger("remoteio")
 
 
 class NotDirect(Exception):
-    """The client's own call is to be made; ``refused`` says whether the store did not want it this way."""
+    """The client's own call is to be made.
 
-    def __init__(self, reason: str, *, refused: bool = False) -> None:
+    Attributes:
+        refused: Whether the store did not want the request.
+        said: The code of its answer.
+    """
+
+    def __init__(self, reason: str, *, refused: bool = False, said: str = "") -> None:
         super().__init__(reason)
         self.refused = refused
+        self.said = said
 
 
 class Direct:
@@ -43,10 +54,11 @@ class Direct:
         self._config: Any = None
         self._left: set[str] = set()
         self._bases: dict[str, tuple[Any, str]] = {}
+        self._compared: dict[str, asyncio.Future[bool]] = {}
 
     def leave(self, bucket: str, reason: NotDirect) -> None:
         """Take note that the client's own call did what a direct request did not."""
-        if reason.refused:
+        if reason.refused and reason.said not in _BY_CHANCE:
             self._left.add(bucket)
 
     async def get(self, bucket: str, key: str, span: str, version: str | None) -> dict[str, Any]:
@@ -111,15 +123,46 @@ class Direct:
         Raises:
             NotDirect: See there.
         """
+        bucket, key = upload["Bucket"], upload["Key"]
         query = {"partNumber": str(number), "uploadId": str(upload["UploadId"])}
-        return await self._put(upload["Bucket"], upload["Key"], query, {}, body)
+        asking = self._compared.get(bucket)
+        if asking is None:
+            asking = self._compared[bucket] = asyncio.ensure_future(self._compares(bucket, key, query))
+        compared = await asyncio.shield(asking)
+        etag = await self._put(bucket, key, query, {}, body)
+        if not compared and etag.strip('"') != hashlib.md5(body, usedforsecurity=False).hexdigest():
+            raise NotDirect("nothing proves that the part arrived as it was sent")
+        return etag
 
-    async def _put(self, bucket: str, key: str, query: dict[str, str], headers: dict[str, str], body: bytes) -> str:
+    async def _compares(self, bucket: str, key: str, query: dict[str, str]) -> bool:
+        """Whether bodies arrive as they were sent: by TLS, or by a store that compares them with their CRC-32.
+
+        Such a store refuses a part with a wrong one. The part is sent once more, so that nothing of it stays.
+        """
+        if (await self._base(await self._client(bucket), bucket)).startswith("https://"):
+            return True
+        try:
+            await self._put(bucket, key, query, {}, b"no part", crc=0)
+        except NotDirect as answered:
+            return answered.refused
+        except Exception:  # noqa: BLE001 - nobody knows; the part itself will say what is wrong
+            self._compared.pop(bucket, None)
+        return False
+
+    async def _put(
+        self,
+        bucket: str,
+        key: str,
+        query: dict[str, str],
+        headers: dict[str, str],
+        body: bytes,
+        crc: int | None = None,
+    ) -> str:
         client = await self._client(bucket)
         if not sends_checksums(client) or (client.meta.config.s3 or {}).get("payload_signing_enabled"):
             raise NotDirect("bodies are proved in another way")
-        crc = zlib.crc32(body).to_bytes(4, "big")
-        headers["x-amz-checksum-crc32"] = base64.b64encode(crc).decode()
+        checksum = zlib.crc32(body) if crc is None else crc
+        headers["x-amz-checksum-crc32"] = base64.b64encode(checksum.to_bytes(4, "big")).decode()
         answer = await self._send(client, "PUT", bucket, key, query, headers, body)
         await answer.content
         if not answer.headers.get("ETag"):
@@ -155,12 +198,13 @@ class Direct:
 
         try:
             request = await self._request(client, method, bucket, key, query, headers)
+            blocks = None
             if body is not None:
-                request.body = _Blocks(body) if len(body) > BLOCK else body
+                request.body = blocks = _Blocks(body)
                 request.headers["Content-Length"] = str(len(body))
-            answer = await client._endpoint.http_session.send(request)
-        except (NotDirect, HTTPClientError):
-            raise  # the latter as the client's own call would
+            answer = await _unless_stuck(client._endpoint.http_session.send(request), blocks)
+        except (NotDirect, HTTPClientError, asyncio.TimeoutError):
+            raise  # the last ones as the client's own call would
         except Exception as error:  # noqa: BLE001 - the client's own call, which comes next, says what is wrong
             raise NotDirect(type(error).__name__) from None
         if not type(answer.raw).__module__.startswith("aiohttp"):
@@ -170,10 +214,9 @@ class Direct:
         said = await answer.content
         _logger.debug("a direct request was answered with %s: %r", answer.status_code, said[:200])
         if answer.status_code in _BUSY:
-            told = {"Code": str(answer.status_code), "Message": _message(said)}
+            told = {"Code": str(answer.status_code), "Message": _element(b"Message", said)}
             raise ClientError({"Error": told, "ResponseMetadata": {"HTTPStatusCode": answer.status_code}}, method)
-        by_chance = re.search(rb"<Code>(RequestTimeout|BadDigest)</Code>", said)
-        raise NotDirect(f"the store answered {answer.status_code}", refused=not by_chance)
+        raise NotDirect(f"the store answered {answer.status_code}", refused=True, said=_element(b"Code", said))
 
     async def _request(
         self, client: Any, method: str, bucket: str, key: str, query: dict[str, str], headers: dict[str, str]
@@ -213,9 +256,32 @@ def sends_checksums(client: Any) -> bool:
     return getattr(client.meta.config, "request_checksum_calculation", None) == "when_supported"
 
 
-def _message(said: bytes) -> str:
-    found = re.search(rb"<Message>(.*?)</Message>", said, re.DOTALL)
+def _element(name: bytes, said: bytes) -> str:
+    found = re.search(b"<%s>(.*?)</%s>" % (name, name), said, re.DOTALL)
     return html.unescape(found.group(1).decode(errors="replace")) if found else ""
+
+
+async def _unless_stuck(sending: Coroutine[Any, Any, Any], blocks: _Blocks | None) -> Any:
+    """Await a request, but not for ever where its body does not get on: no timeout of aiohttp's counts meanwhile.
+
+    Raises:
+        TimeoutError: The server takes nothing more.
+    """
+    if blocks is None:
+        return await sending
+    task = asyncio.ensure_future(sending)
+    try:
+        before = -1
+        while not task.done():
+            if blocks.left and blocks.left == before:
+                raise asyncio.TimeoutError(f"the server took nothing of a body for {STUCK_S} s")
+            before = blocks.left
+            await asyncio.wait({task}, timeout=STUCK_S)
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
 
 class CheckedBody:
@@ -257,7 +323,10 @@ class _Blocks:
 
     def __init__(self, body: bytes) -> None:
         self._body = memoryview(body)
+        self.left = len(body)  # bytes that the connection has not asked for
 
     async def __aiter__(self) -> AsyncIterator[memoryview]:
         for start in range(0, len(self._body), BLOCK):
+            self.left = len(self._body) - start
             yield self._body[start : start + BLOCK]
+        self.left = 0

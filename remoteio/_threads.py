@@ -17,6 +17,9 @@ __all__ = ["HOOKS", "Carrier", "carried", "still_inside"]
 # fsspec's own loop serves every thread of the process, so it is in no scope.
 _NEVER_INSIDE = frozenset({"fsspecIO"})
 
+# tqdm's, which lives on after the first bar and opens nothing.
+_HARMLESS = frozenset({"tqdm_monitor"})
+
 # The attribute of a thread that is inside; which scopes it is in only the thread itself knows.
 _MARK = "_remoteio_inside"
 
@@ -74,7 +77,8 @@ def _marked(inside: bool) -> Iterator[None]:
 def still_inside() -> list[str]:
     """The names of the other living threads that were started inside of a scope, or run something carried there."""
     own = threading.get_ident()
-    return sorted(thread.name for thread in threading.enumerate() if _MARK in thread.__dict__ and thread.ident != own)
+    inside = [thread for thread in threading.enumerate() if _MARK in thread.__dict__ and thread.ident != own]
+    return sorted(thread.name for thread in inside if thread.name not in _HARMLESS)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from remoteio import _locks, _node_cache, _node_root, _settings, _staging_kept, _stores
+from remoteio import _locks, _node_cache, _node_root, _settings, _staging_kept, _stores, _urls
 from remoteio._node_root import Root
 from remoteio._staging_kept import Kept
 
@@ -129,9 +129,12 @@ def _entries(root: Root) -> Sequence[Entry]:
 
 
 def _remove(root: Root, entry: Entry) -> int:
-    if not _locks.works(entry.folder):  # then nobody can tell whether it is in use
+    try:
+        if not _locks.works(entry.folder):  # then nobody can tell whether it is in use
+            return 0
+        return entry.size if _node_cache.remove_unused(root, entry.folder) else 0
+    except FileNotFoundError:  # another process has removed it meanwhile
         return 0
-    return entry.size if _node_cache.remove_unused(root, entry.folder) else 0
 
 
 def _shown(url: str) -> str:
@@ -140,4 +143,11 @@ def _shown(url: str) -> str:
 
 
 def _is_below(url: str, wanted: str) -> bool:
+    url, wanted = _same_scheme(url), _same_scheme(wanted)
     return url.rstrip("/") == wanted or url.startswith(f"{wanted}/")
+
+
+def _same_scheme(url: str) -> str:
+    """A URL with its scheme as every spelling of it is stored."""
+    scheme, mark, rest = url.partition("://")
+    return f"{_urls.ALIASES.get(scheme.lower(), scheme.lower())}{mark}{rest}" if mark else url

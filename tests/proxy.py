@@ -80,6 +80,7 @@ class Rule:
     times: int | None = None
     until: float | None = None
     skip: int = 0
+    reads_body: bool = False
     used: int = 0
 
     def takes(self, request: Request) -> bool:
@@ -105,7 +106,8 @@ class Proxy:
     It sends every byte on as it came, the Host header too (unless told), so that signatures stay valid. All the
     rules take the same filters: ``method``, ``operation`` (see `Request.operation`), ``target`` (a
     regular expression searched in path and query, decoded), ``times`` (how often at most),
-    ``skip`` (how many matching requests pass first), ``seconds`` (how long from now).
+    ``skip`` (how many matching requests pass first), ``seconds`` (how long from now). An answer of the proxy's own to
+    a request that asks first whether to send its body comes before that; with ``reads_body`` after it.
     """
 
     def __init__(self, upstream: str, *, keeps_host: bool = True) -> None:
@@ -293,7 +295,7 @@ class Proxy:
             self._requests.append(request)
             rule = next((rule for rule in self._rules if rule.takes(request)), None)
         if rule is not None and rule.action == "answer":
-            return await self._answer(rule.value, request, reader, writer)
+            return await self._answer(rule.value, request, reader, writer, rule.reads_body)
         if rule is not None and rule.action == "delay":
             await asyncio.sleep(rule.value)
         if rule is not None and rule.action == "call":
@@ -368,9 +370,13 @@ class Proxy:
         request: Request,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        reads_body: bool,
     ) -> bool:
         status, code, message = value
         waits = "100-continue" in request.headers.get("expect", "")
+        if waits and reads_body:
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            waits = False
         if not waits:
             await self._pump(reader, None, _framing(request.headers), None)
         body = f'<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{message}</Message></Error>'

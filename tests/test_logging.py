@@ -218,6 +218,15 @@ def test_it_is_told_at_the_line_of_the_scope() -> None:
     assert caught[0].filename == __file__
 
 
+def test_the_thread_of_progress_bars_is_not_named() -> None:
+    leave = threading.Event()
+    monitor = threading.Thread(target=leave.wait, name="tqdm_monitor", daemon=True)
+    messages = _ended_with(monitor.start)
+    leave.set()
+    monitor.join()
+    assert messages == []
+
+
 # ---- what the stores' own libraries log meanwhile
 
 BUSY = """

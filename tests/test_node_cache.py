@@ -7,12 +7,14 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from remoteio import _locks, _staging_remote, _stores, cache, cli, staged_local
 from remoteio._settings import Settings
+from remoteio.errors import StagingError
 from tests import servers
 from tests.conftest import Place
 from tests.staging_help import ROOT, ended, left_in, options, run, start, tree, write
@@ -357,6 +359,29 @@ def test_size_is_all_of_them(filled: list[str], folder: Path) -> None:
 def test_clear_removes_one_url(filled: list[str], folder: Path) -> None:
     assert cache.clear(filled[1], folder) >= 1000
     assert [entry.url for entry in cache.list(folder)] == [filled[0], filled[2]]
+
+
+@pytest.mark.parametrize("scheme", ["S3", "s3a"])
+def test_clear_knows_every_spelling_of_a_scheme(filled: list[str], folder: Path, scheme: str) -> None:
+    assert cache.clear(f"{scheme}{filled[0].removeprefix('s3')}", folder) > 0
+    assert filled[0] not in [entry.url for entry in cache.list(folder)]
+
+
+def test_a_cache_below_a_link_to_nothing_is_refused(s3_place: Place, tmp_path: Path) -> None:
+    url = s3_place.put("a", b"1")
+    os.symlink(tmp_path / "unmounted", tmp_path / "disk")
+    with pytest.raises(StagingError, match="leads nowhere"), staged_local(url, "r", cache_dir=tmp_path / "disk/cache"):
+        pass
+    with pytest.raises(FileNotFoundError), staged_local(url, "r", cache_dir="/proc/nowhere"):
+        pass
+
+
+def test_caches_are_cleared_by_several_at_once(s3_place: Place, folder: Path) -> None:
+    for number in range(20):
+        read(s3_place.put(f"x{number}", b"1"), folder)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: cache.clear(cache_dir=folder), range(8)))
+    assert cache.list(folder) == []
 
 
 def test_clear_removes_all(filled: list[str], folder: Path) -> None:

@@ -322,6 +322,12 @@ class TestStatus:
                 "os.path.exists", "shutil.copy", "shutil.rmtree", "glob.glob", "os.path.getsize"} <= set(
                     remoteio.status().places)  # fmt: skip
 
+    def test_the_engines_are_told(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("REMOTEIO_ENGINE", "fsspec")
+        found = remoteio.status()
+        assert found.engines["fsspec"] == "used"
+        assert "engine fsspec: used" in str(found)
+
     def test_scopes_and_threads_are_counted(self) -> None:
         with remoteio.remote_io(), remoteio.remote_io():
             found = remoteio.status()

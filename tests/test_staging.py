@@ -365,6 +365,48 @@ def test_mirror_deletes_what_is_gone(remote: Place) -> None:
     assert remote.files() == {"run/c": b"c", "run/d": b"b", "run2/a": b"not below"}
 
 
+@pytest.mark.parametrize("mirror", [True, False])
+@pytest.mark.parametrize("how", ["moved", "removed", "cleared"])
+def test_a_directory_that_is_gone_deletes_nothing(remote: Place, tmp_path: Path, how: str, mirror: bool) -> None:
+    """Whatever took the copy away, the block is told, and the store keeps what it has."""
+    remote.put("run/a", b"1")
+    with (
+        pytest.raises(StagingError, match="nothing was sent or deleted"),
+        staged_local(remote.url("run"), mirror=mirror) as path,
+    ):
+        write(f"{path}/b", b"2")
+        if how == "moved":
+            os.rename(path, tmp_path / "elsewhere")
+        elif how == "removed":
+            shutil.rmtree(path)
+        else:  # as a cleaner of temporary files does, which leaves the folders
+            for here, _, files in os.walk(os.path.dirname(os.path.dirname(path))):
+                for name in files:
+                    os.unlink(os.path.join(here, name))
+    assert remote.files() == {"run/a": b"1"}
+
+
+def test_an_engine_that_there_is_not_is_refused_before_the_block(
+    memory_place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REMOTEIO_ENGINE", "warp")
+    with pytest.raises(ValueError, match="warp"), staged_local(memory_place.url("x"), "w"):
+        raise AssertionError("the block was entered")
+
+
+def test_a_refusal_that_is_no_conflict_is_told_as_it_is(
+    proxy_place: Place, proxy: servers.Proxy, tmp_path: Path
+) -> None:
+    url = proxy_place.put("x", b"1")
+    proxy.answer(404, "NoSuchUpload", "the upload is not there", operation="UploadPart")
+    with (
+        pytest.raises(StagingError, match="the upload is not there"),
+        staged_local(url, **options(proxy_place)) as path,
+    ):
+        write(path, bytes(9 * 2**20))
+    assert proxy_place.read("x") == b"1"
+
+
 def test_mirror_in_writing_leaves_what_the_block_made(remote: Place) -> None:
     remote.put("run/old/a", b"1")
     with staged_local(remote.url("run/"), "w", mirror=True) as path:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.conftest import Place
 from tests.reach import SECRET_KEY
 from tests.test_transfer import WINDOW, at, fetch, send, unfinished
 
-BODY = os.urandom(2 * WINDOW + 7)
+BODY = os.urandom(2 * WINDOW + 70)
 
 
 @pytest.fixture
@@ -29,11 +30,14 @@ def parts_place(s3_place: Place, proxy: servers.Proxy) -> Place:
 
 
 def ways(proxy: servers.Proxy, operation: str = "UploadPart") -> list[str]:
-    """Who made the requests of a kind: only one of them leaves bodies out of the signature."""
+    """Who made the requests of a kind: only one of them leaves bodies out of the signature.
+
+    The part that asks whether the store compares is left out.
+    """
     return [
         "direct" if request.headers.get("x-amz-content-sha256") == "UNSIGNED-PAYLOAD" else "client"
         for request in proxy.requests
-        if request.operation == operation
+        if request.operation == operation and request.headers.get("content-length") != "7"
     ]
 
 
@@ -73,7 +77,7 @@ def test_bytes_that_changed_on_the_way_are_not_published(
 
 
 def test_bytes_that_changed_once_are_sent_again(parts_place: Place, proxy: servers.Proxy, tmp_path: Path) -> None:
-    proxy.spoil_request(operation="UploadPart", times=1)
+    proxy.spoil_request(operation="UploadPart", times=1, skip=1)
     upload(parts_place, tmp_path)
     assert parts_place.read("a") == BODY
     assert len(ways(proxy)) == 4
@@ -82,7 +86,7 @@ def test_bytes_that_changed_once_are_sent_again(parts_place: Place, proxy: serve
 def test_a_connection_that_breaks_costs_its_part_alone(
     parts_place: Place, proxy: servers.Proxy, tmp_path: Path
 ) -> None:
-    proxy.cut_request(WINDOW // 2, operation="UploadPart", times=1)
+    proxy.cut_request(70, operation="UploadPart", times=1, skip=1)
     upload(parts_place, tmp_path)
     assert parts_place.read("a") == BODY
     assert len(ways(proxy)) == 4
@@ -197,3 +201,125 @@ def test_no_secret_is_logged(
     assert "a direct request was answered with 503" in caplog.text
     assert SECRET_KEY not in caplog.text
     assert "X-Amz-Signature" not in caplog.text
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize(
+    ("status", "code"), [(503, "SlowDown"), (500, "InternalError"), (400, "RequestTimeout"), (400, "BadDigest")]
+)
+def test_what_is_sent_again_is_whole(
+    parts_place: Place, proxy: servers.Proxy, tmp_path: Path, engine: str, status: int, code: str
+) -> None:
+    """Also where the store has read the body before it refused it."""
+    parts_place.put("a", b"old")
+    proxy.reset()
+    data = os.urandom(300_000)
+    for times in (1, 2):
+        proxy.answer(status, code, "once more", operation="PutObject", times=times, reads_body=True)
+        send(parts_place, {"a": data}, tmp_path, engine=engine)
+        assert parts_place.read("a") == data
+    assert proxy_lengths(proxy) == {300_000}
+
+
+def proxy_lengths(proxy: servers.Proxy) -> set[int]:
+    """The sizes of the bodies of the small uploads."""
+    sent = [request.headers for request in proxy.requests if request.operation == "PutObject"]
+    return {int(headers.get("x-amz-decoded-content-length", headers["content-length"])) for headers in sent}
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize("cuts", [1, 2, 3])
+def test_a_small_file_whose_connections_break_arrives_whole(
+    parts_place: Place, proxy: servers.Proxy, tmp_path: Path, engine: str, cuts: int
+) -> None:
+    data = os.urandom(300_000)
+    proxy.cut_request(100_000, operation="PutObject", times=cuts)
+    send(parts_place, {"a": data}, tmp_path, engine=engine)
+    assert parts_place.read("a") == data
+    assert proxy_lengths(proxy) == {300_000}
+
+
+@pytest.mark.parametrize("engine", ["fsspec", "obstore"])
+@pytest.mark.parametrize(("size", "operation"), [(7, "PutObject"), (2 * WINDOW, "CompleteMultipartUpload")])
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, "BadDigest"),
+        (400, "InvalidPart"),
+        (403, "RequestTimeTooSkewed"),
+        (403, "AccessDenied"),
+        (400, "ExpiredToken"),
+    ],
+)
+def test_a_refusal_of_another_kind_does_not_cost_the_condition(
+    parts_place: Place,
+    s3_place: Place,
+    proxy: servers.Proxy,
+    tmp_path: Path,
+    engine: str,
+    size: int,
+    operation: str,
+    status: int,
+    code: str,
+) -> None:
+    s3_place.put("a", b"old")
+    location = at(parts_place, "a")
+    info = location.store.head(location.key)
+    assert info is not None
+    (tmp_path / "up").write_bytes(os.urandom(size))
+
+    def theirs() -> None:
+        s3_place.put("a", b"theirs")
+
+    for skip in range(2):
+        proxy.answer(status, code, "refused", operation=operation, times=1, skip=skip, reads_body=True)
+    proxy.before(theirs, operation=operation, times=1)
+    with pytest.raises(OSError):
+        _transfer.upload(
+            [(str(tmp_path / "up"), location)],
+            engine=engine,
+            expected={str(tmp_path / "up"): info.version or ""},
+        )
+    assert s3_place.read("a") in (b"old", b"theirs")
+
+
+def test_a_part_that_no_store_compares_is_compared_here(
+    moto_place: Place, moto_server: servers.Server, tmp_path: Path
+) -> None:
+    """Moto looks at no checksum of a part."""
+    with servers.Proxy(moto_server.url) as proxy:
+        place = Place(moto_place.base, "s3", {"s3": {**proxy.storage_options["s3"], "skip_instance_cache": True}})
+        proxy.spoil_request(operation="UploadPart", times=1, skip=2)
+        upload(place, tmp_path)
+        assert ways(proxy).count("client") == 1
+    assert moto_place.read("a") == BODY
+
+
+def test_a_server_that_takes_nothing_more_is_given_up(
+    parts_place: Place, proxy: servers.Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("remoteio._store_s3_direct.STUCK_S", 0.5)
+    proxy.hang(operation="UploadPart")
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        upload(parts_place, tmp_path)
+    assert time.monotonic() - began < 60  # two timeouts of the session's, and pauses
+    proxy.clear()
+    assert unfinished(parts_place) == []
+
+
+def test_checksums_of_the_users_own_choice_are_told_at_the_end(
+    s3_place: Place, proxy: servers.Proxy, tmp_path: Path
+) -> None:
+    more = {"s3_additional_kwargs": {"ChecksumAlgorithm": "SHA256"}}
+    place = Place(s3_place.base, "s3", {"s3": {**proxy.storage_options["s3"], **more}})
+    upload(place, tmp_path)
+    assert place.read("a") == BODY
+
+
+def test_an_abort_is_tried_again(parts_place: Place, proxy: servers.Proxy, tmp_path: Path) -> None:
+    proxy.deny(operation="UploadPart", skip=2)
+    proxy.unavailable(operation="AbortMultipartUpload", times=2)
+    with pytest.raises(PermissionError):
+        upload(parts_place, tmp_path)
+    assert unfinished(parts_place) == []
