@@ -211,7 +211,8 @@ def _make_directories(source: Location, target: Location, entries: list[Info]) -
 
 
 def _remove_all(source: Location, target: Location, entries: list[Info]) -> None:
-    failures = dict(source.store.delete_many(info.key for info in entries))
+    keys = source.store.with_folders(source.key, (info.key for info in entries))
+    failures = dict(source.store.delete_many(keys))
     if not failures:
         source.store.forget_directories(source.key)
         _vanished.note_removal(source)

@@ -125,7 +125,7 @@ def _remove(location: Location, entries: Iterator[Info], text: str, shown: Any, 
     """Delete what is listed, page by page, and go on after failures as far as the callback lets it."""
     store, start = location.store, f"{location.key.rstrip('/')}/" if location.key else ""
     kept: list[str] = []
-    failures = store.delete_many(info.key for info in entries)
+    failures = store.delete_many(store.with_folders(location.key, (info.key for info in entries)))
     while True:
         try:
             failed = next(failures, None)

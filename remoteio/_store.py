@@ -186,6 +186,10 @@ class Store(abc.ABC):
     def forget_directories(self, key: str) -> None:
         """Let the directories made at and below a key be gone (really removing them, where they are real)."""
 
+    def with_folders(self, key: str, below: Iterable[str]) -> Iterator[str]:
+        """The keys below a directory that is to be deleted, and what else has to be so that no name of it stays."""
+        yield from below
+
     def url_of(self, key: str) -> str:
         """The URL of a key, for messages."""
         return f"{self.protocol}://{key}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import inspect
 import itertools
+import os
 import shutil
 import tempfile
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
@@ -20,6 +22,17 @@ OBJECT_PROTOCOLS = frozenset("abfs az adl oss obs tos oci b2 cos swift ks3 bos h
 IN_PLACE_PROTOCOLS = frozenset("sftp ssh ftp smb hdfs arrow_hdfs webhdfs dfs mega".split())
 
 WHOLE_UP_TO = 8 * 2**20  # bytes that are sent from memory
+
+
+_exclusively = threading.RLock()
+
+
+def _after_fork() -> None:
+    global _exclusively
+    _exclusively = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class GenericStore(ObjectStore):
@@ -159,8 +172,16 @@ class GenericStore(ObjectStore):
         return reader
 
     def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
-        if exclusive and self.head(key) is not None:
-            raise self.error(errno.EEXIST, key)
+        if exclusive:
+            # These stores know no condition: that nothing is there holds among this process's threads alone.
+            with _exclusively:
+                if self.head(key) is not None:
+                    raise self.error(errno.EEXIST, key)
+                self._write(key, source, size)
+        else:
+            self._write(key, source, size)
+
+    def _write(self, key: str, source: BinaryIO, size: int) -> None:
         if self.has_directories:  # parents are not needed for writing, so they are made where the server wants them
             self._do(key, "makedirs", key.rpartition("/")[0], exist_ok=True)
         if self.protocol not in IN_PLACE_PROTOCOLS:

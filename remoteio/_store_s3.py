@@ -52,6 +52,7 @@ class S3Store(RangedStore):
     """Objects behind the S3 protocol."""
 
     _direct: tuple[Any, Direct] | None = None
+    _keeps_folders = False  # whether emptied prefixes are listed still, as SeaweedFS does
 
     @property
     def endpoint(self) -> str:
@@ -168,6 +169,7 @@ class S3Store(RangedStore):
             query["MaxKeys"] = limit
         while True:
             page = self.run(start, lambda: self._call("list_objects_v2", **query))
+            self._keeps_folders = _is_seaweed(page)
             for common in page.get("CommonPrefixes") or ():
                 yield Info(f"{bucket}/{common['Prefix']}", 0, True)
             for item in page.get("Contents") or ():
@@ -331,6 +333,18 @@ class S3Store(RangedStore):
 
     # ---- removal
 
+    def with_folders(self, key: str, below: Iterable[str]) -> Iterator[str]:
+        top = key.rstrip("/")
+        folders = {top: None}
+        for one in below:
+            yield one
+            folder = one.rstrip("/").rpartition("/")[0]
+            while len(folder) > len(top) and folder not in folders:
+                folders[folder] = None
+                folder = folder.rpartition("/")[0]
+        if self._keeps_folders and split(top)[1]:
+            yield from (f"{folder}/" for folder in sorted(folders, key=lambda folder: -folder.count("/")))
+
     def delete(self, key: str) -> None:
         bucket, inner = split(key)
         self.run(key, lambda: self._call("delete_object", Bucket=bucket, Key=inner))
@@ -392,6 +406,11 @@ def condition(expected: str | None) -> dict[str, str]:
     if expected is None:
         return {}
     return {"IfMatch": expected} if expected else {"IfNoneMatch": "*"}
+
+
+def _is_seaweed(answer: dict[str, Any]) -> bool:
+    headers = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {})
+    return str(headers.get("server", "")).startswith("SeaweedFS")
 
 
 def _environment_endpoint() -> str:

@@ -390,3 +390,20 @@ def test_the_ancestors_are_looked_at_together(proxy: Proxy, proxy_place: Place) 
     _, *heads = [request.at for request in requests if request.operation == "HeadObject"]  # first the name itself
     assert len(heads) == 6
     assert max(heads) - min(heads) < 0.3
+
+
+@pytest.mark.parametrize("how", ["rmtree", "rename", "replace"])
+def test_no_name_stays_of_a_tree_that_is_gone(store: Place, how: str) -> None:
+    """Nor in the listings of another process: some stores list prefixes that hold nothing any more."""
+    for name in ("step-1/a", "step-1/deep/er/b", "step-2/c"):
+        store.put(f"run/{name}", b"1")
+    with store.scope(also="paths"):
+        assert sorted(os.listdir(store.url("run"))) == ["step-1", "step-2"]
+        if how == "rmtree":
+            shutil.rmtree(store.url("run/step-1"))
+        else:
+            getattr(os, how)(store.url("run/step-1"), store.url("run/moved"))
+    fs = store.fs()
+    fs.invalidate_cache()
+    left = sorted(path.rstrip("/").rpartition("/")[2] for path in fs.ls(store.url("run"), detail=False))
+    assert left == (["step-2"] if how == "rmtree" else ["moved", "step-2"])
