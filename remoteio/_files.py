@@ -74,6 +74,9 @@ def open(
         warnings.warn(_BINARY_LINES, RuntimeWarning, stacklevel)
     location = _lookup.locate(file, settings)
     writes = any(letter in mode for letter in "wax+")  # what is left reads, also the "U" of Python 3.10
+    if writes and _is_for_a_map():
+        detail = "numpy maps it and closes it, so that no change could be published: give staged_local's path to numpy"
+        raise location.error(errno.ENOTSUP, detail)
     found = _probe.before_writing(location, mode) if writes else None
     # The handle is built in a call of its own, after everything that can fail: an exception on the way here
     # may have left a reference cycle behind, which must not hold on to the handle.
@@ -85,6 +88,18 @@ def open(
             raw.ending.discard()
         raw.close()
         raise
+
+
+def _is_for_a_map() -> bool:
+    """Whether numpy opens a file by its name to change it by a memory map, which outlives the file."""
+    frame = sys._getframe(1)
+    # The function that stands in the built-in's place has globals of its own, without a name.
+    while frame.f_back is not None and frame.f_globals.get("__name__", "remoteio").partition(".")[0] == "remoteio":
+        frame = frame.f_back
+    module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
+    return module.startswith("numpy") and (
+        function == "open_memmap" or (function == "__new__" and module.endswith("memmap"))
+    )
 
 
 class _Accepted(Exception):

@@ -64,6 +64,20 @@ def copied(source: IO[bytes], start: int) -> io.FileIO:
     return file
 
 
+def is_mapped(descriptor: int) -> bool:
+    """Whether this process has the file mapped so that changes reach it; False where the system does not tell.
+
+    Source: proc(5), ``/proc/self/maps``.
+    """
+    inode = str(os.fstat(descriptor).st_ino)
+    try:
+        with os.fdopen(os.open("/proc/self/maps", os.O_RDONLY), "r") as file:
+            fields = [line.split(None, 5) for line in file]
+    except OSError:
+        return False
+    return any(len(each) > 4 and each[4] == inode and each[1][1] == "w" and each[1][3] == "s" for each in fields)
+
+
 def set_append(descriptor: int) -> None:
     """Have the system itself put every write through this descriptor at the end."""
     import fcntl

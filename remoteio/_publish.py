@@ -99,6 +99,11 @@ class Ending:
         matching = [pattern for pattern in self._settings.on_error if fnmatch.fnmatchcase(name, pattern)]
         return bool(matching) and self._settings.on_error[max(matching, key=len)] == "commit"
 
+    def warn_of_map(self) -> None:
+        """The handle is closed, and a memory map of it is alive."""
+        message = f"{self._url.shown} is closed and still mapped: what is written to the map from now on is lost"
+        warnings.warn(message, RuntimeWarning, stacklevel=_frames_to_user())
+
     def _warn(self, why: str) -> None:
         message = f"{self._url.shown} was not published: {why}"
         warnings.warn(message, RuntimeWarning, stacklevel=_frames_to_user())

@@ -369,7 +369,10 @@ class Spool(RawFile):
                 self._publish()
         finally:
             _BODIES.pop(id(self), None)
+            mapped = self._shared and _local_copy.is_mapped(self._body.fileno())
             self._body.close()
+        if mapped and self.ending.publish():
+            self.ending.warn_of_map()
 
     def _refuse_broken(self) -> None:
         """Never publish a file of which a write failed, even if whoever wrote went on."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import io
 import json
+import mmap
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -80,14 +81,39 @@ def numpy_fromfile(place: Place, folder: Path) -> None:
     assert np.array_equal(mapped, np.arange(500_000))
 
 
-@row("numpy", 'memmap on "r+b"')
+@row("numpy", 'memmap on an open "r+b" file, until that is closed')
 def numpy_memmap(place: Place, folder: Path) -> None:
     place.put("a.bin", np.arange(5).tobytes())
     with open(place.url("a.bin"), "r+b") as file:
         mapped = np.memmap(file, dtype=int, mode="r+", shape=(5,))
         mapped[0] = 7
         mapped.flush()
+        del mapped
     assert np.frombuffer(place.read("a.bin"), dtype=int)[0] == 7
+
+
+@pytest.mark.parametrize("mode", ["r+", "w+"])
+def test_numpy_may_not_change_what_it_maps_by_its_name(memory_place: Place, mode: Any) -> None:
+    """It closes the file at once: what is written to the map would be lost."""
+    with memory_place.scope(also="all"):
+        np.save(memory_place.url("a.npy"), np.arange(5))
+        with pytest.raises(OSError, match="staged_local"):
+            np.memmap(memory_place.url("a.bin"), dtype=int, mode=mode, shape=(5,))
+        with pytest.raises(OSError, match="staged_local"):
+            np.lib.format.open_memmap(memory_place.url("b.npy"), mode="w+", shape=(5,))
+        with pytest.raises(OSError, match="staged_local"):
+            np.load(memory_place.url("a.npy"), mmap_mode="r+")
+        assert np.array_equal(np.load(memory_place.url("a.npy"), mmap_mode="r"), np.arange(5))
+    assert sorted(memory_place.files()) == ["a.npy"]
+
+
+def test_a_map_that_outlives_its_file_is_told(memory_place: Place) -> None:
+    url = memory_place.put("a.bin", bytes(8))
+    with memory_place.scope(), pytest.warns(RuntimeWarning, match="still mapped"), open(url, "r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+        mapped[:2] = b"ab"
+    assert memory_place.read("a.bin") == b"ab" + bytes(6)
+    mapped.close()
 
 
 @row("h5py", "File on an open file")
