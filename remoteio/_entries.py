@@ -65,7 +65,7 @@ def _load_places(words: Iterable[str]) -> None:
         if not table:
             _vendors.register()  # also for programs whose libraries ask fsspec themselves
         if table and word not in installations:
-            made = _dispatch.Installation((*_rows(table.PATCHES), *table.HOOKS))
+            made = _dispatch.Installation(tuple(_rows(table.PATCHES)))
             tables[word] = table
             installations.setdefault(word, made)
         _loaded.add(word)

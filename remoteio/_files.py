@@ -10,6 +10,7 @@ import stat
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import IO, Any, NoReturn, cast
 
 from remoteio import _handles, _lookup, _probe
@@ -74,9 +75,8 @@ def open(
         warnings.warn(_BINARY_LINES, RuntimeWarning, stacklevel)
     location = _lookup.locate(file, settings)
     writes = any(letter in mode for letter in "wax+")  # what is left reads, also the "U" of Python 3.10
-    if writes and _is_for_a_map():
-        detail = "numpy maps it and closes it, so that no change could be published: give staged_local's path to numpy"
-        raise location.error(errno.ENOTSUP, detail)
+    if writes:
+        settings = _for_caller(location, settings, *_caller())
     found = _probe.before_writing(location, mode) if writes else None
     # The handle is built in a call of its own, after everything that can fail: an exception on the way here
     # may have left a reference cycle behind, which must not hold on to the handle.
@@ -90,16 +90,30 @@ def open(
         raise
 
 
-def _is_for_a_map() -> bool:
-    """Whether numpy opens a file by its name to change it by a memory map, which outlives the file."""
-    frame = sys._getframe(1)
+def _caller() -> tuple[str, str]:
+    """The module and the function that call ``open``."""
+    frame = sys._getframe(2)
     # The function that stands in the built-in's place has globals of its own, without a name.
     while frame.f_back is not None and frame.f_globals.get("__name__", "remoteio").partition(".")[0] == "remoteio":
         frame = frame.f_back
-    module, function = frame.f_globals.get("__name__", ""), frame.f_code.co_name
-    return module.startswith("numpy") and (
-        function == "open_memmap" or (function == "__new__" and module.endswith("memmap"))
-    )
+    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
+
+
+def _for_caller(location: Location, settings: Settings, module: str, function: str) -> Settings:
+    """What holds for a file that is written, by what opens it.
+
+    Raises:
+        OSError: numpy opens it by its name, to change it by a memory map that outlives the file.
+    """
+    if module == "logging" and function == "_open":
+        # A log is closed wherever it is full, in the middle of an ``except`` too, and what was logged until an error
+        # is the last thing that should be lost with it.
+        return replace(settings, on_error={"*": "commit", **settings.on_error})
+    by_name = function == "open_memmap" or (function == "__new__" and module.endswith("memmap"))
+    if by_name and module.startswith("numpy"):
+        detail = "numpy maps it and closes it, so that no change could be published: give staged_local's path to numpy"
+        raise location.error(errno.ENOTSUP, detail)
+    return settings
 
 
 class _Accepted(Exception):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from remoteio._log_files import HOOKS
 from remoteio._patches import Parameter, Patch
 
-__all__ = ["HOOKS", "MODULES", "PATCHES"]
+__all__ = ["MODULES", "PATCHES"]
 
 # Imported when a scope asks for this table.
 MODULES = ("os.path", "genericpath")

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from remoteio._patches import Parameter, Patch
 
-__all__ = ["HOOKS", "MODULES", "PATCHES"]
+__all__ = ["MODULES", "PATCHES"]
 
 # Imported when a scope asks for this table.
 MODULES: tuple[str, ...] = ()
-# Rows that are no function with a URL among its parameters.
-HOOKS: tuple[object, ...] = ()
 
 _FILES = "remoteio._torch_files"
 _PACKAGE = "remoteio._torch_package"

@@ -104,8 +104,9 @@ def test_a_log_is_kept_that_is_full_while_an_exception_is_handled(place: Place, 
     assert place.files() == {"run.log": b"failed\n", "run.log.1": b"before\n"}
 
 
-def test_a_log_is_published_when_its_block_fails(memory_place: Place, logger: logging.Logger) -> None:
-    with pytest.raises(LookupError), memory_place.scope(also="paths"):
+@pytest.mark.parametrize("also", [None, "paths"])
+def test_a_log_is_published_when_its_block_fails(memory_place: Place, logger: logging.Logger, also: Any) -> None:
+    with pytest.raises(LookupError), memory_place.scope(also=also):
         handler = logging.FileHandler(memory_place.url("run.log"))
         logger.addHandler(handler)
         try:
@@ -116,8 +117,11 @@ def test_a_log_is_published_when_its_block_fails(memory_place: Place, logger: lo
     assert memory_place.files() == {"run.log": b"one\n"}
 
 
-def test_what_a_scope_says_of_its_files_holds_for_logs(memory_place: Place, logger: logging.Logger) -> None:
-    with memory_place.scope(also="paths", on_error={"*.log": "discard"}):
+@pytest.mark.parametrize("also", [None, "paths"])
+def test_what_a_scope_says_of_its_files_holds_for_logs(
+    memory_place: Place, logger: logging.Logger, also: Any
+) -> None:
+    with memory_place.scope(also=also, on_error={"*.log": "discard"}):
         handler = logging.FileHandler(memory_place.url("run.log"))
         logger.addHandler(handler)
         logger.info("one")
