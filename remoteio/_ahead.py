@@ -15,7 +15,7 @@ import threading
 from typing import Any, cast
 
 from remoteio import _counters, _transfer, _transfer_memory
-from remoteio._raw import writable_view
+from remoteio._raw import seek_target, writable_view
 from remoteio._store import Info
 from remoteio._stores import Location
 from remoteio._transfer_memory import Write
@@ -121,11 +121,12 @@ class Ahead(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Go elsewhere."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise ValueError(f"negative seek value {base + offset}")
-        self._position = base + offset
+        """Go elsewhere.
+
+        Raises:
+            OSError: Before the start, as on a disk.
+        """
+        self._position = seek_target(offset, whence, self._position, self._size)
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:

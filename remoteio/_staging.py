@@ -9,6 +9,7 @@ import abc
 import asyncio
 import errno
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from types import TracebackType
@@ -73,7 +74,7 @@ class StagedLocal:
         self._mode = mode
         self._options = storage_options
         self._wishes = wishes
-        self._blocks: list[tuple[_Where, _Block]] = []
+        self._blocks: list[tuple[_Where, int, _Block]] = []
 
     def __enter__(self) -> str:
         """Have the local path.
@@ -84,7 +85,7 @@ class StagedLocal:
             OSError: The store could not be asked, or the bytes could not be had.
         """
         block = self._open()
-        self._blocks.append((_here(), block))
+        self._blocks.append((_here(), id(sys._getframe(1)), block))
         return block.path
 
     def __exit__(
@@ -98,7 +99,7 @@ class StagedLocal:
         """
         if not self._blocks:
             raise ScopeError("a staged_local block was left that had not been entered, or had been left already")
-        block = self._take()
+        block = self._take(id(sys._getframe(1)))
         if block.pid != os.getpid():
             return  # a forked child leaves its parent's block: it is the parent's to end
         if kind is None:
@@ -106,10 +107,14 @@ class StagedLocal:
         else:
             block.abandon(error)
 
-    def _take(self) -> _Block:
-        """This task's latest block; where it has none, as when an executor leaves it, the latest of all."""
-        mine = [number for number, (where, _) in enumerate(self._blocks) if where == _here()]
-        return self._blocks.pop(mine[-1] if mine else -1)[1]
+    def _take(self, frame: int) -> _Block:
+        """The latest block that this very call has entered: generators of one thread take turns.
+
+        Where something else leaves it, as an ``ExitStack`` does, this task's latest; else the latest of all.
+        """
+        mine = [number for number, (where, _, _) in enumerate(self._blocks) if where == _here()]
+        own = [number for number in mine if self._blocks[number][1] == frame]
+        return self._blocks.pop((own or mine or [-1])[-1])[2]
 
     def _open(self) -> _Block:
         settings = _settings.current()

@@ -8,11 +8,13 @@ the bytes are those that the local call writes.
 from __future__ import annotations
 
 import io
+import os
 from typing import Any
 
 import torch
 
 from remoteio import _adapt, _ahead, _files, _lookup, _transfer
+from remoteio._raw import seek_target
 from remoteio._settings import Settings
 from remoteio._store import Info
 from remoteio._urls import Url
@@ -65,6 +67,13 @@ def load(
         return torch.load(path, map_location, pickle_module, mmap=False, **kwargs)
 
 
+class _Memory(io.BytesIO):
+    """The bytes of a small file, which refuse what a file of the disk does: a seek before its start."""
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        return super().seek(seek_target(offset, whence, self.tell(), self.getbuffer().nbytes))
+
+
 def _is_tar(file: Any) -> bool:
     if isinstance(file, _ahead.Ahead):
         return file.peek(257, 262) == b"ustar"
@@ -102,7 +111,7 @@ def _reader(f: Url, settings: Settings) -> Any:
         if info.size is None or not location.store.can_range:
             return _files.open(f, "rb", settings=settings)
         if info.size <= SMALL:
-            return io.BytesIO(_transfer.read_range(location, info, 0, info.size) if info.size else b"")
+            return _Memory(_transfer.read_range(location, info, 0, info.size) if info.size else b"")
         ahead = _ahead.Ahead(location, info, f.given, "torch.load")
         try:
             ahead.peek(info.size - 1, info.size)  # the end, which an archive's reader asks for first

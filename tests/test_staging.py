@@ -1157,3 +1157,27 @@ def test_a_file_that_is_rewritten_while_it_is_sent_is_not_published(s3_place: Pl
         os.truncate(path, 160 * MIB)  # many more parts than are read ahead
         proxy.before(lambda: os.utime(path), operation="UploadPart", skip=1, times=1)
     assert s3_place.files() == {}
+
+
+def test_generators_of_one_thread_share_an_object(memory_place: Place) -> None:
+    staged = staged_local(memory_place.url("run/"), "w")
+    failed: list[BaseException] = []
+
+    def writer(name: str) -> Iterator[None]:
+        with staged as path:
+            write(f"{path}/{name}", name.encode())
+            yield
+            if name == "a":
+                raise LookupError
+            write(f"{path}/{name}2", b"more")
+
+    first, second = writer("a"), writer("b")
+    next(first)
+    next(second)
+    for one in (first, second):
+        try:
+            list(one)
+        except LookupError as error:
+            failed.append(error)
+    assert len(failed) == 1
+    assert memory_place.files() == {"run/b": b"b", "run/b2": b"more"}

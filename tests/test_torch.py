@@ -465,3 +465,21 @@ def test_load_while_others_replace_the_file_gives_the_old_or_the_new(s3_place: P
         while not ended.is_set():
             assert torch.load(url)["w"].unique().numel() == 1
         replacing.join()
+
+
+@pytest.mark.parametrize("size", [3_000, 3_000_000])
+@pytest.mark.parametrize("kept", [0, 100, 0.5, 0.9])
+def test_a_file_that_was_cut_is_refused_as_on_a_disk(
+    memory_place: Place, tmp_path: Path, size: int, kept: float
+) -> None:
+    torch.save({"a": torch.ones(size)}, tmp_path / "whole.pt")
+    data = (tmp_path / "whole.pt").read_bytes()
+    cut = data[: int(kept) if kept >= 100 else int(len(data) * kept)]
+    (tmp_path / "cut.pt").write_bytes(cut)
+    url = memory_place.put("cut.pt", cut)
+    raised = []
+    for path in (str(tmp_path / "cut.pt"), url):
+        with memory_place.scope(also="torch"), pytest.raises(Exception) as caught:
+            torch.load(path, weights_only=False)
+        raised.append(type(caught.value))
+    assert issubclass(raised[1], raised[0])
