@@ -12,6 +12,7 @@ import errno
 import io
 import operator
 import os
+import random
 import tempfile
 import threading
 import time
@@ -31,7 +32,8 @@ MIB = 2**20
 
 MEMORY_LIMIT = 8 * MIB
 SERVER_APPEND_FROM = 8 * MIB  # below this, fetching and sending again is as quick as a copy on the server
-APPEND_TRIES = 5
+APPEND_TRIES = 12
+PAUSE_S = 0.1
 
 # The bodies of the open spools. A body that nothing but a handle in a reference cycle refers to would be closed
 # by the collector before the handle could publish it.
@@ -386,22 +388,26 @@ class Spool(RawFile):
         """Make the store hold what the spool holds."""
         position = self._where()
         try:
-            if self._old is None:
+            if self._append and not self._shared and self._old_size == self._old_total:
+                with _turn_of(self._location):
+                    self._publish_appended()
+            elif self._old is None:
                 self._send(exclusive=self._exclusive)
-            elif self._append and not self._shared and self._old_size == self._old_total:
-                self._publish_appended()
             else:
                 self._refuse_changed(self._old)
                 if self._base:  # only added to: the old bytes need not come here
                     self._append_once()
                 else:
-                    self._send()
+                    self._send_over(self._old)
         finally:
             self._go(position)
 
     def _publish_appended(self) -> None:
         """Publish the old bytes and what was added, behind whatever others appended meanwhile."""
-        for _ in range(APPEND_TRIES):
+        if self._old is None and not self._location.store.compares:
+            self._rebase(self._location.store.head(self._location.key))
+        for tries in range(APPEND_TRIES):
+            time.sleep(random.uniform(0, PAUSE_S) * tries)
             try:
                 self._append_once()
                 return
@@ -415,7 +421,7 @@ class Spool(RawFile):
 
     def _append_once(self) -> None:
         if self._old is None:
-            self._send()
+            self._send(expected="")
             return
         if not self._base:
             self._refuse_changed(self._old)
@@ -425,7 +431,28 @@ class Spool(RawFile):
                     self._count(written=size)
                     return
         self._fetch_old()
-        self._send()
+        self._send(expected=self._old.version)
+
+    def _send_over(self, old: Info) -> None:
+        try:
+            self._send(expected=old.version)
+        except FileExistsError:
+            if not self._is_there():  # sent by a request whose answer was lost
+                self._refuse_changed(old)
+                raise
+
+    def _is_there(self) -> bool:
+        """Whether the object has the very bytes of the spool."""
+        now = self._location.store.head(self._location.key)
+        with self._source() as (source, size):
+            if now is None or now.size != size:
+                return False
+            starts = range(0, size, MEMORY_LIMIT)
+            return all(
+                _transfer.read_range(self._location, now, start, min(start + MEMORY_LIMIT, size))
+                == source.read(min(MEMORY_LIMIT, size - start))
+                for start in starts
+            )
 
     def _rebase(self, now: Info | None) -> None:
         """Let what was added stand behind another version of the object."""
@@ -441,9 +468,9 @@ class Spool(RawFile):
             detail = "it was replaced while it was open for update, so nothing was published"
             raise self._location.error(errno.ESTALE, detail)
 
-    def _send(self, *, exclusive: bool = False) -> None:
+    def _send(self, *, exclusive: bool = False, expected: str | None = None) -> None:
         with self._source() as (source, size):
-            _transfer.publish(self._location, source, size, exclusive=exclusive)
+            _transfer.publish(self._location, source, size, exclusive=exclusive, expected=expected)
             self._count(written=size)
 
     @contextlib.contextmanager
@@ -490,6 +517,21 @@ class Spool(RawFile):
         # would then be lost. The outermost layer closes all of them.
         if not self.covered:
             super().__del__()
+
+
+# Appends of this process's threads to one object follow one another, also where the store compares nothing.
+_TURNS = [threading.RLock() for _ in range(64)]
+
+
+def _turn_of(location: Location) -> threading.RLock:
+    return _TURNS[hash((location.store.protocol, location.key)) % len(_TURNS)]
+
+
+def _after_fork() -> None:
+    _TURNS[:] = [threading.RLock() for _ in _TURNS]
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _raw_mode(mode: str) -> str:

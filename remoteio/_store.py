@@ -46,6 +46,7 @@ class Store(abc.ABC):
         has_directories: Whether directories exist by themselves there, so that parents are
             needed and ``make_directory`` really makes one. Elsewhere a directory is a prefix.
         can_range: Whether ``read`` of a range fetches that range alone.
+        compares: Whether a write can be told which version it may replace.
     """
 
     protocol: str
@@ -53,6 +54,7 @@ class Store(abc.ABC):
     has_buckets: bool
     has_directories: bool
     can_range: bool = True
+    compares: bool = False
 
     @abc.abstractmethod
     def same_store(self, other: Store) -> bool:
@@ -127,7 +129,9 @@ class Store(abc.ABC):
         """A reader from the first byte on, for what cannot be ranged or has no known size."""
 
     @abc.abstractmethod
-    def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
+    def write(
+        self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
+    ) -> None:
         """Publish ``size`` bytes of a seekable source from its start, whole or not at all.
 
         Args:
@@ -135,9 +139,10 @@ class Store(abc.ABC):
             source: A seekable binary reader; it is read, never closed.
             size: How many bytes it holds.
             exclusive: Fail where the key exists, atomically where the store can.
+            expected: The version that may be replaced, empty where nothing may be there; where the store compares.
 
         Raises:
-            FileExistsError: ``exclusive``, and the key exists.
+            FileExistsError: ``exclusive``, and the key exists; or it is not the expected one.
             FileNotFoundError: The bucket is missing (or the parent, where directories are real).
             OSError: Nothing was published.
         """

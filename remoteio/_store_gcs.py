@@ -38,6 +38,8 @@ DELETE_BATCH = 256
 class GCSStore(RangedStore):
     """Objects of Google Cloud Storage or its emulator."""
 
+    compares = True
+
     @property
     def endpoint(self) -> str:
         return str(self.fs._location)
@@ -92,8 +94,12 @@ class GCSStore(RangedStore):
             raise self.error(errno.ESTALE, key, "the object was replaced while it was being read")
         return bytes(data)
 
-    def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
+    def write(
+        self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
+    ) -> None:
         condition = {"ifGenerationMatch": "0"} if exclusive else {}
+        if expected is not None:
+            condition = {"ifGenerationMatch": expected or "0"}
         if size <= CHUNK:
             body = _read_at(source, 0, size, self, key)
             self.run(key, lambda: self._put(key, body, condition))

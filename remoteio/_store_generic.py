@@ -171,7 +171,9 @@ class GenericStore(ObjectStore):
         reader: BinaryIO = self._do(key, "open", key, "rb")
         return reader
 
-    def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
+    def write(
+        self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
+    ) -> None:
         if exclusive:
             # These stores know no condition: that nothing is there holds among this process's threads alone.
             with _exclusively:

@@ -99,7 +99,9 @@ class LocalStore(Store):
         except OSError as error:
             raise self._about(error, key) from None
 
-    def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
+    def write(
+        self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
+    ) -> None:
         try:
             self._write(os.path.realpath(key), source, size, exclusive)
         except OSError as error:

@@ -119,7 +119,9 @@ class MemoryStore(ObjectStore):
         with file.getbuffer() as view:
             return bytes(view[start:stop])
 
-    def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
+    def write(
+        self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
+    ) -> None:
         from fsspec.implementations.memory import MemoryFile
 
         source.seek(0)

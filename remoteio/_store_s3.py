@@ -51,6 +51,7 @@ def part_size(size: int) -> int:
 class S3Store(RangedStore):
     """Objects behind the S3 protocol."""
 
+    compares = True
     _direct: tuple[Any, Direct] | None = None
     _keeps_folders = False  # whether emptied prefixes are listed still, as SeaweedFS does
 
@@ -216,11 +217,16 @@ class S3Store(RangedStore):
             return self.error(errno.ESTALE, key, "the object was replaced while it was being read")
         return error
 
-    def write(self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
-        condition = {"IfNoneMatch": "*"} if exclusive else {}
+    def write(
+        self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
+    ) -> None:
+        wanted = condition("" if exclusive else expected)
         if size <= 2 * PART_SIZE:
             body = _read_at(source, 0, size, self, key)
-            self.run(key, lambda: self.put(key, body, condition))
+            if exclusive:
+                self.run(key, lambda: self.put(key, body, wanted))
+            else:
+                self.run(key, lambda: self.write_if(key, wanted, lambda told: self.put(key, body, told)), retry=False)
             return
         each = part_size(size)
         offsets = range(0, size, each)
@@ -231,7 +237,7 @@ class S3Store(RangedStore):
             return await self.send_part(upload, number, body)
 
         window = max(1, min(PARTS_IN_FLIGHT, BYTES_IN_FLIGHT // each))
-        self.run(key, lambda: self._multipart(key, len(offsets), part, window, condition), retry=False)
+        self.run(key, lambda: self._multipart(key, len(offsets), part, window, wanted), retry=False)
 
     async def _multipart(self, key: str, count: int, part: Any, window: int, condition: dict[str, str]) -> None:
         """Create, send ``count`` parts with at most ``window`` in flight, complete; abort on any failure."""
@@ -302,7 +308,8 @@ class S3Store(RangedStore):
 
         count = len(copied) + len(offsets)
         with self.as_replaced(key):
-            self.run(key, lambda: self._multipart(key, count, part, PARTS_IN_FLIGHT, {}), retry=False)
+            wanted = condition(info.version)
+            self.run(key, lambda: self._multipart(key, count, part, PARTS_IN_FLIGHT, wanted), retry=False)
         return True
 
     async def _copy_part(self, upload: Any, number: int, bucket: str, inner: str, span: str, info: Info) -> Any:

@@ -280,7 +280,9 @@ os.register_at_fork(after_in_child=_after_fork)
 # ---- one object
 
 
-def publish(location: Location, source: BinaryIO, size: int, *, exclusive: bool = False) -> None:
+def publish(
+    location: Location, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
+) -> None:
     """Upload a seekable local file as one object, whole or not at all.
 
     Args:
@@ -288,12 +290,13 @@ def publish(location: Location, source: BinaryIO, size: int, *, exclusive: bool 
         source: A seekable reader; it is read from its start and never closed.
         size: Its size in bytes.
         exclusive: Fail where the object exists.
+        expected: The version that may be replaced, empty where nothing may be there; where the store compares.
 
     Raises:
-        FileExistsError: ``exclusive``, and the object exists.
+        FileExistsError: ``exclusive``, and the object exists; or it is not the expected one.
         OSError: Nothing was published.
     """
-    location.store.write(location.key, source, size, exclusive=exclusive)
+    location.store.write(location.key, source, size, exclusive=exclusive, expected=expected)
 
 
 def append(location: Location, info: Info, source: BinaryIO, size: int) -> bool:

@@ -118,9 +118,7 @@ def test_a_log_is_published_when_its_block_fails(memory_place: Place, logger: lo
 
 
 @pytest.mark.parametrize("also", [None, "paths"])
-def test_what_a_scope_says_of_its_files_holds_for_logs(
-    memory_place: Place, logger: logging.Logger, also: Any
-) -> None:
+def test_what_a_scope_says_of_its_files_holds_for_logs(memory_place: Place, logger: logging.Logger, also: Any) -> None:
     with memory_place.scope(also=also, on_error={"*.log": "discard"}):
         handler = logging.FileHandler(memory_place.url("run.log"))
         logger.addHandler(handler)

@@ -412,3 +412,63 @@ def test_a_writer_that_is_interrupted_publishes_nothing(memory_place: Place, mon
         with pytest.raises(OSError, match="nothing was published"):
             file.close()
     assert memory_place.read("f") == b"old"
+
+
+@pytest.mark.parametrize("old", [None, b"old\n"])
+def test_two_handles_that_append_keep_each_others_lines(remote: Place, old: bytes | None) -> None:
+    url = remote.url("log") if old is None else remote.put("log", old)
+    with remote.scope():
+        handles = [open(url, "a") for _ in range(3)]
+        for number, handle in enumerate(handles):
+            handle.write(f"{number}\n")
+        for handle in handles:
+            handle.close()
+    assert remote.read("log") == (old or b"") + b"0\n1\n2\n"
+
+
+@pytest.mark.parametrize("old", [None, b"old\n"])
+def test_threads_that_append_keep_each_others_lines(remote: Place, old: bytes | None) -> None:
+    url = remote.url("log") if old is None else remote.put("log", old)
+
+    def append(number: int) -> None:
+        for line in range(3):
+            with open(url, "a") as file:
+                file.write(f"{number}.{line}\n")
+
+    with remote.scope():
+        threads = [threading.Thread(target=append, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    lines = remote.read("log").removeprefix(old or b"").decode().split()
+    assert sorted(lines) == [f"{number}.{line}" for number in range(4) for line in range(3)]
+
+
+def test_an_append_of_another_process_in_the_last_moment_is_kept(
+    s3_place: Place, proxy_place: Place, proxy: Any
+) -> None:
+    """The store compares: a look before the write would come too early."""
+    s3_place.put("log", b"old\n")
+    proxy.before(lambda: s3_place.put("log", b"old\ntheirs\n"), operation="PutObject", times=1)
+    with proxy_place.scope(), open(proxy_place.url("log"), "a") as file:
+        file.write("mine\n")
+    assert s3_place.read("log") == b"old\ntheirs\nmine\n"
+
+
+def test_an_update_is_not_published_over_what_came_in_the_last_moment(
+    s3_place: Place, proxy_place: Place, proxy: Any
+) -> None:
+    s3_place.put("a", b"old")
+    proxy.before(lambda: s3_place.put("a", b"theirs"), operation="PutObject", times=1)
+    with pytest.raises(OSError, match="replaced"), proxy_place.scope(), open(proxy_place.url("a"), "r+b") as file:
+        file.write(b"new")
+    assert s3_place.read("a") == b"theirs"
+
+
+def test_an_update_whose_answer_is_lost_is_published(s3_place: Place, proxy_place: Place, proxy: Any) -> None:
+    s3_place.put("a", b"old")
+    proxy.lose_response(operation="PutObject", times=1)
+    with proxy_place.scope(), open(proxy_place.url("a"), "r+b") as file:
+        file.write(b"new")
+    assert s3_place.read("a") == b"new"
