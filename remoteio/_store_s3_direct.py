@@ -139,9 +139,9 @@ class Direct:
 
         Such a store refuses a part with a wrong one. The part is sent once more, so that nothing of it stays.
         """
-        if (await self._base(await self._client(bucket), bucket)).startswith("https://"):
-            return True
         try:
+            if (await self._base(await self._client(bucket), bucket)).startswith("https://"):
+                return True
             await self._put(bucket, key, query, {}, b"no part", crc=0)
         except NotDirect as answered:
             return answered.refused
@@ -170,7 +170,7 @@ class Direct:
         return str(answer.headers["ETag"])
 
     async def _client(self, bucket: str) -> Any:
-        """The client of a bucket, where it signs with version 4 or not at all, and add nothing of the user's own."""
+        """The client of a bucket, if it signs with version 4 or not at all, and adds nothing of the user's own."""
         from botocore import UNSIGNED
 
         fs = self._fs
@@ -208,7 +208,7 @@ class Direct:
         except Exception as error:  # noqa: BLE001 - the client's own call, which comes next, says what is wrong
             raise NotDirect(type(error).__name__) from None
         if not type(answer.raw).__module__.startswith("aiohttp"):
-            raise NotDirect("another kind of session")
+            raise NotDirect("another kind of session", refused=True)
         if answer.status_code in (200, 206):
             return answer
         said = await answer.content
@@ -323,7 +323,7 @@ class _Blocks:
 
     def __init__(self, body: bytes) -> None:
         self._body = memoryview(body)
-        self.left = len(body)  # bytes that the connection has not asked for
+        self.left = 0  # bytes that a connection has not asked for; none where there is no connection yet
 
     async def __aiter__(self) -> AsyncIterator[memoryview]:
         for start in range(0, len(self._body), BLOCK):
