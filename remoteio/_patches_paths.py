@@ -101,6 +101,7 @@ PATCHES: tuple[Patch, ...] = (
     _patch("scandir", ("os:scandir", "pathlib:_NormalAccessor.scandir", "glob:_StringGlobber.scandir"), ("path",),
            "_scan:scandir", sources=("posix:scandir", "nt:scandir"), takes_local=True, wants_original=True),
     _patch("walk", ("os:walk",), ("top",), "_walk:walk", takes_local=True, wants_original=True),
+    _patch("fwalk", ("os:fwalk",), ("top",), "_refused:fwalk"),
     _os("access", "_stat:access"),
     _os("utime", "_stat:utime"),
     _os("chmod", "_stat:chmod"),

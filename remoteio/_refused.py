@@ -10,7 +10,16 @@ from typing import Any, NoReturn
 from remoteio._settings import Settings
 from remoteio._urls import Url
 
-__all__ = ["link", "spooled", "symlink", "temporary"]
+__all__ = ["fwalk", "link", "spooled", "symlink", "temporary"]
+
+
+def fwalk(top: Url, *args: Any, settings: Settings, **kwargs: Any) -> NoReturn:
+    """Refuse a walk by descriptors.
+
+    Raises:
+        OSError: ENOTSUP.
+    """
+    _refuse("directories of a store have no descriptors; use os.walk", top)
 
 
 def link(src: Any, dst: Any, *, settings: Settings, **kwargs: Any) -> NoReturn:

@@ -709,3 +709,16 @@ def test_a_descriptor_of_a_file_is_none_of_a_directory(remote: Place) -> None:
         descriptor = os.open(remote.url("d/a"), os.O_RDONLY)
         assert os.read(descriptor, 10) == b"text"
         os.close(descriptor)
+
+
+def test_a_walk_by_descriptors_is_refused(memory_place: Place) -> None:
+    memory_place.put("d/f", b"x")
+    with remoteio.remote_io(also="paths"), pytest.raises(OSError, match=r"use os\.walk") as caught:
+        os.fwalk(memory_place.url("d"))
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOTSUP, memory_place.url("d"))
+
+
+def test_a_walk_by_descriptors_is_the_old_one_on_a_disk(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    with remoteio.remote_io(also="paths"):
+        assert [files for _, _, files, _ in os.fwalk(tmp_path)] == [["f"]]
