@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import io
 import locale
+import logging
 import os
 import stat
 import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from types import FrameType
 from typing import IO, Any, NoReturn, cast
 
 from remoteio import _handles, _lookup, _probe
-from remoteio._publish import Ending
+from remoteio._publish import IO_THREAD, Ending
 from remoteio._reader import BUFFER_SIZE, LocalReader, RangedReader, RawReader, StreamedReader
 from remoteio._settings import Settings
 from remoteio._spool import Spool
@@ -76,7 +78,7 @@ def open(
     location = _lookup.locate(file, settings)
     writes = any(letter in mode for letter in "wax+")  # what is left reads, also the "U" of Python 3.10
     if writes:
-        settings = _for_caller(location, settings, *_caller())
+        settings = _for_caller(location, settings, _caller())
     found = _probe.before_writing(location, mode) if writes else None
     # The handle is built in a call of its own, after everything that can fail: an exception on the way here
     # may have left a reference cycle behind, which must not hold on to the handle.
@@ -90,22 +92,24 @@ def open(
         raise
 
 
-def _caller() -> tuple[str, str]:
-    """The module and the function that call ``open``."""
+def _caller() -> FrameType:
+    """The frame of the function that calls ``open``."""
     frame = sys._getframe(2)
     # The function that stands in the built-in's place has globals of its own, without a name.
     while frame.f_back is not None and frame.f_globals.get("__name__", "remoteio").partition(".")[0] == "remoteio":
         frame = frame.f_back
-    return frame.f_globals.get("__name__", ""), frame.f_code.co_name
+    return frame
 
 
-def _for_caller(location: Location, settings: Settings, module: str, function: str) -> Settings:
+def _for_caller(location: Location, settings: Settings, caller: FrameType) -> Settings:
     """What holds for a file that is written, by what opens it.
 
     Raises:
         OSError: numpy opens it by its name, to change it by a memory map that outlives the file.
     """
+    module, function = caller.f_globals.get("__name__", ""), caller.f_code.co_name
     if module == "logging" and function == "_open":
+        _leave_out_the_stores(caller.f_locals["self"])
         # A log is closed wherever it is full, in the middle of an ``except`` too, and what was logged until an error
         # is the last thing that should be lost with it.
         return replace(settings, on_error={"*": "commit", **settings.on_error})
@@ -114,6 +118,19 @@ def _for_caller(location: Location, settings: Settings, module: str, function: s
         detail = "numpy maps it and closes it, so that no change could be published: give staged_local's path to numpy"
         raise location.error(errno.ENOTSUP, detail)
     return settings
+
+
+def _leave_out_the_stores(handler: logging.Handler) -> None:
+    """Keep what the stores' libraries log in their own thread out of a log on a store.
+
+    That thread would wait for whoever publishes the log, and is waited for. The handler is being made: the list of its
+    filters is not there yet.
+    """
+
+    def not_of_the_stores(record: logging.LogRecord) -> Any:
+        return record.threadName != IO_THREAD and type(handler).filter(handler, record)
+
+    handler.filter = not_of_the_stores  # type: ignore[method-assign]
 
 
 class _Accepted(Exception):

@@ -101,7 +101,7 @@ def _leave(spool: Spool | None, args: tuple[Any, ...]) -> None:
 
 
 def _close(layer: Any, close: Callable[[], None], spool: Spool | None) -> None:
-    """Decide, flush, publish, close: in this order, so that a failed flush leaves the old object."""
+    """Decide, flush, close: in this order, so that a failed flush leaves the old object."""
     if spool is None or spool.closed:
         close()
         return
@@ -115,7 +115,4 @@ def _close(layer: Any, close: Callable[[], None], spool: Spool | None) -> None:
         with contextlib.suppress(Exception):  # the flush's own error is the one to tell
             close()
         raise
-    try:
-        spool.publish_last()
-    finally:
-        close()
+    close()

@@ -23,8 +23,9 @@ from remoteio import _urls
 from remoteio._settings import Settings
 from remoteio._urls import Url
 
-__all__ = ["Ending", "start_thread", "warn_unclosed"]
+__all__ = ["Ending", "in_io_thread", "start_thread", "warn_unclosed"]
 
+IO_THREAD = "fsspecIO"
 _MARK = "_remoteio_seen_at_open"
 _marks = itertools.count(1)
 
@@ -183,6 +184,11 @@ def _unraisable(source: object) -> Any:
     from types import SimpleNamespace
 
     return SimpleNamespace(exc_type=kind, exc_value=value, exc_traceback=trace, err_msg=None, object=source)
+
+
+def in_io_thread() -> bool:
+    """Whether this is the thread in which the stores' own work runs; it must never wait for itself."""
+    return threading.current_thread().name == IO_THREAD
 
 
 def start_thread(work: Callable[[], None]) -> None:

@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO, cast
 
 from remoteio import _at_exit, _counters, _local_copy, _publish, _transfer
-from remoteio._publish import Ending
+from remoteio._publish import Ending, in_io_thread
 from remoteio._raw import RawFile, readable_view, seek_target, writable_view
 from remoteio._settings import Settings
 from remoteio._store import Info, Store
-from remoteio._store_loop import in_io_thread
 from remoteio._stores import Location
 from remoteio.errors import ObjectChangedError
 
@@ -66,9 +65,6 @@ class Spool(RawFile):
         self._published_at: float | None = None
         self._dirty = info is None  # a new file is published also where nothing was written
         self._failed: BaseException | None = None
-        self._publisher: int | None = None  # the thread that is publishing
-        self._late: list[bytes] = []  # what was written meanwhile by those who must not wait for it
-        self._ended = False  # whether the last word was published
         self._shared = False  # whether somebody was given the descriptor, and may write past us
         self._body: io.BytesIO | io.FileIO = io.BytesIO()
         _BODIES[id(self)] = self._body
@@ -156,12 +152,7 @@ class Spool(RawFile):
         view = readable_view(data)
         if self._refuse_foreign():
             return len(view)
-        if self._publisher is not None and not self._ended and self._must_not_wait():
-            self._late.append(bytes(view))  # a library's log of the publication, in the very file
-            return len(view)
         with self._guard():
-            if self._ended:
-                return self._too_late(view)
             position = self._size() if self._append else self._where()
             if not len(view):
                 return 0
@@ -305,46 +296,11 @@ class Spool(RawFile):
         now = time.monotonic()
         if self._published_at is not None and now - self._published_at < self._interval:
             return
-        if self._publisher is not None and in_io_thread():
-            return
-        with self._guard(), self._as_publisher():
+        with self._guard():
             if self._dirty and self._failed is None:
                 self._publish()
                 self._published_at = time.monotonic()
                 self._settle()
-
-    @contextlib.contextmanager
-    def _as_publisher(self) -> Iterator[None]:
-        before, self._publisher = self._publisher, threading.get_ident()
-        try:
-            yield
-        finally:
-            self._publisher = before
-            late, self._late = self._late, []
-            for data in late:
-                self.write(data)
-
-    def publish_last(self) -> None:
-        """Publish at the end, while no layer above holds a lock; ``close`` then only closes."""
-        if self.closed or self._ended or in_io_thread() or not (self._dirty and self.ending.publish()):
-            return
-        try:
-            with self._guard():
-                self._publisher = threading.get_ident()
-                self._refuse_broken()
-                self._publish()
-        finally:
-            self._ended = True
-
-    def _must_not_wait(self) -> bool:
-        """Whether this thread is waited for by the publication that is going on."""
-        return in_io_thread() or self._publisher == threading.get_ident()
-
-    def _too_late(self, view: memoryview) -> int:
-        """Write to a file that is published for the last time and not closed yet."""
-        if not self._must_not_wait():
-            raise ValueError("I/O operation on closed file")
-        return len(view)  # what others left in the layers above, a library's log of the publication for one
 
     def close(self) -> None:
         if self.closed:
@@ -352,7 +308,7 @@ class Spool(RawFile):
         if getattr(self, "_finalizing", False):
             self._dealloc_warn(self)
         self.ending.close()
-        publishing = self._dirty and not self._ended and self.ending.publish()
+        publishing = self._dirty and self.ending.publish()
         try:
             if publishing and in_io_thread():
                 # The collector runs us where the upload itself has to run: somebody else waits for it.
@@ -395,10 +351,7 @@ class Spool(RawFile):
                 self._send(exclusive=self._exclusive)
             else:
                 self._refuse_changed(self._old)
-                if self._base:  # only added to: the old bytes need not come here
-                    self._append_once()
-                else:
-                    self._send_over(self._old)
+                self._publish_over(self._old)
         finally:
             self._go(position)
 
@@ -419,40 +372,54 @@ class Spool(RawFile):
                 self._rebase(now)
         raise last
 
+    def _publish_over(self, old: Info) -> None:
+        """Publish in the place of what was looked at, and of nothing else."""
+        try:
+            if self._base:  # only added to: the old bytes need not come here
+                self._append_once()
+            else:
+                self._send(expected=old.version)
+        except FileExistsError:
+            if self._location.store.head(self._location.key) is None:
+                raise self._location.error(errno.ENOENT) from None
+            self._refuse_changed(old)
+            raise
+
     def _append_once(self) -> None:
         if self._old is None:
             self._send(expected="")
             return
         if not self._base:
             self._refuse_changed(self._old)
-        elif self._base >= SERVER_APPEND_FROM:
-            with self._source() as (source, size):
-                if _transfer.append(self._location, self._old, source, size):
-                    self._count(written=size)
-                    return
+        elif self._base >= SERVER_APPEND_FROM and self._append_on_server(self._old):
+            return
         self._fetch_old()
         self._send(expected=self._old.version)
 
-    def _send_over(self, old: Info) -> None:
-        try:
-            self._send(expected=old.version)
-        except FileExistsError:
-            if not self._is_there():  # sent by a request whose answer was lost
-                self._refuse_changed(old)
-                raise
+    def _append_on_server(self, old: Info) -> bool:
+        with self._source() as (source, size):
+            try:
+                done = _transfer.append(self._location, old, source, size)
+            except (ObjectChangedError, FileExistsError):
+                if not self._is_there():
+                    raise
+                done = True
+        if done:
+            self._count(written=size)
+        return done
 
     def _is_there(self) -> bool:
-        """Whether the object has the very bytes of the spool."""
+        """Whether what was refused is there already: sent by a request whose answer was lost."""
         now = self._location.store.head(self._location.key)
         with self._source() as (source, size):
-            if now is None or now.size != size:
+            if now is None or now.size != self._base + size:
                 return False
-            starts = range(0, size, MEMORY_LIMIT)
-            return all(
-                _transfer.read_range(self._location, now, start, min(start + MEMORY_LIMIT, size))
-                == source.read(min(MEMORY_LIMIT, size - start))
-                for start in starts
-            )
+            for start in range(0, size, MEMORY_LIMIT):
+                piece = source.read(min(MEMORY_LIMIT, size - start))
+                at = self._base + start
+                if _transfer.read_range(self._location, now, at, at + len(piece)) != piece:
+                    return False
+        return True
 
     def _rebase(self, now: Info | None) -> None:
         """Let what was added stand behind another version of the object."""
@@ -470,7 +437,11 @@ class Spool(RawFile):
 
     def _send(self, *, exclusive: bool = False, expected: str | None = None) -> None:
         with self._source() as (source, size):
-            _transfer.publish(self._location, source, size, exclusive=exclusive, expected=expected)
+            try:
+                _transfer.publish(self._location, source, size, exclusive=exclusive, expected=expected)
+            except FileExistsError:
+                if expected is None or not self._is_there():
+                    raise
             self._count(written=size)
 
     @contextlib.contextmanager

@@ -75,7 +75,7 @@ def run(loop: asyncio.AbstractEventLoop, make: Callable[[], Awaitable[T]], *, re
 
     future = asyncio.run_coroutine_threadsafe(work(), loop)
     try:
-        _wait_without_logging_locks(future)
+        _wait_without_logging_lock(future)
         return future.result()
     except BaseException:
         if not future.done():
@@ -110,48 +110,24 @@ def _finish_cleaning() -> None:
 os.register_at_fork(after_in_child=_CLEANING.clear)
 
 
-def in_io_thread() -> bool:
-    """Whether this is the thread in which the stores' own work runs; it must never wait for itself."""
-    return threading.current_thread().name == "fsspecIO"
+def _wait_without_logging_lock(future: concurrent.futures.Future[T]) -> None:
+    """Wait with ``logging``'s own lock let go, where this thread holds it.
 
-
-def _wait_without_logging_locks(future: concurrent.futures.Future[T]) -> None:
-    """Wait with the locks of ``logging`` let go that this thread holds: its own, and those of handlers.
-
-    ``logging.basicConfig(filename=URL)`` opens the file under the one, and a handler is flushed and closed under its
-    own. The stores' libraries log in the loop's thread, which would wait for us as we for it. What they say meanwhile
-    does not go to the handlers that are busy with it.
+    ``logging.basicConfig(filename=URL)`` opens the file under that lock, and the stores' libraries
+    ask it, in the loop's thread, whether to log: both would wait for ever.
     """
-    handlers = [one for one in (reference() for reference in list(_handlers())) if one is not None and _is_held(one)]
     lock: Any = getattr(logging, "_lock", None)
-    held: list[Any] = [lock] if lock is not None and lock._is_owned() else []
-    held += [handler.lock for handler in handlers]
-    if not held:
+    if lock is None or not getattr(lock, "_is_owned", bool)():
         return
-    for handler in handlers:
-        handler.addFilter(_is_from_elsewhere)
-    states = [one._release_save() for one in held]
-    try:
-        concurrent.futures.wait([future])
-    finally:
-        for one, state in zip(held, states, strict=True):
-            one._acquire_restore(state)
-        for handler in handlers:
-            handler.removeFilter(_is_from_elsewhere)
+    condition = threading.Condition(lock)
 
+    def wake(_: object) -> None:
+        with condition:
+            condition.notify_all()
 
-def _handlers() -> list[Any]:
-    found: list[Any] = getattr(logging, "_handlerList", [])
-    return found
-
-
-def _is_held(handler: logging.Handler) -> bool:
-    lock: Any = handler.lock
-    return lock is not None and bool(getattr(lock, "_is_owned", bool)())
-
-
-def _is_from_elsewhere(record: logging.LogRecord) -> bool:
-    return not in_io_thread()
+    future.add_done_callback(wake)
+    while not future.done():
+        condition.wait()
 
 
 def _refuse_own_thread(loop: asyncio.AbstractEventLoop) -> None:

@@ -23,7 +23,8 @@ from urllib.parse import quote, urlencode
 
 _BUSY = frozenset({408, 429, 500, 502, 503, 504})  # to be asked again, and not by another call
 
-_BY_CHANCE = frozenset({"RequestTimeout", "BadDigest"})  # says nothing of the way of asking
+# These say nothing of the way of asking.
+_BY_CHANCE = frozenset("RequestTimeout BadDigest RequestTimeTooSkewed ExpiredToken InvalidToken".split())
 
 STUCK_S = 60  # without a block of a body that goes out; the wait for the answer is the session's to bound
 BLOCK = 2**18  # of a body, in the hands of the connection at a time

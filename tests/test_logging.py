@@ -253,3 +253,48 @@ def test_libraries_may_log_into_the_file_that_is_being_published(s3_place: Place
     done = subprocess.run(command, timeout=60, check=True, capture_output=True, text=True)
     assert "Logging error" not in done.stderr
     assert b"WARNING:root:said\n" in s3_place.files()["run.log"]
+
+
+@pytest.mark.parametrize("interval", [None, 0.01])
+def test_threads_log_while_another_publishes(s3_place: Place, logger: logging.Logger, interval: float | None) -> None:
+    with s3_place.scope(flush_interval_s=interval):
+        handler = logging.FileHandler(s3_place.url("run.log"), "w")
+        logger.addHandler(handler)
+
+        def work(name: int) -> None:
+            for number in range(50):
+                logger.info("%d.%d", name, number)
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        handler.close()
+    lines = s3_place.files()["run.log"].decode().split()
+    assert sorted(lines) == sorted(f"{name}.{number}" for name in range(3) for number in range(50))
+
+
+def test_a_log_that_is_closed_while_another_thread_logs_keeps_what_it_had(
+    s3_place: Place, logger: logging.Logger
+) -> None:
+    leave = threading.Event()
+    with s3_place.scope():
+        handler = logging.FileHandler(s3_place.url("run.log"), "w")
+        logger.addHandler(handler)
+        for number in range(50):
+            logger.info("early %d", number)
+
+        def work() -> None:
+            while not leave.is_set():
+                logger.info("late")
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        handler.acquire()  # as a handler is closed: under its lock
+        handler.close()
+        logger.removeHandler(handler)
+        handler.release()
+        leave.set()
+        thread.join()
+    assert s3_place.files()["run.log"].count(b"early") == 50

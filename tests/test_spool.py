@@ -472,3 +472,18 @@ def test_an_update_whose_answer_is_lost_is_published(s3_place: Place, proxy_plac
     with proxy_place.scope(), open(proxy_place.url("a"), "r+b") as file:
         file.write(b"new")
     assert s3_place.read("a") == b"new"
+
+
+@pytest.mark.parametrize("old", [b"", b"old\n", bytes(9 * 2**20)])
+@pytest.mark.parametrize("mode", ["ab", "r+b"])
+def test_what_was_appended_is_there_once_though_the_answer_was_lost(
+    s3_place: Place, proxy_place: Place, proxy: Any, old: bytes, mode: str
+) -> None:
+    if old or mode == "r+b":
+        s3_place.put("log", old)
+    for operation in ("PutObject", "CompleteMultipartUpload"):
+        proxy.lose_response(operation=operation, times=1)
+    with proxy_place.scope(), open(proxy_place.url("log"), mode) as file:
+        file.seek(0, os.SEEK_END)
+        file.write(b"new\n")
+    assert s3_place.read("log") == old + b"new\n"
