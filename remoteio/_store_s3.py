@@ -52,7 +52,7 @@ class S3Store(RangedStore):
     """Objects behind the S3 protocol."""
 
     compares = True
-    _direct: tuple[Any, Direct] | None = None
+    _direct: Direct | None = None
     _keeps_folders = False  # whether emptied prefixes are listed still, as SeaweedFS does
 
     @property
@@ -68,9 +68,9 @@ class S3Store(RangedStore):
     def direct(self) -> Direct:
         """The direct requests of this process's filesystem."""
         fs = self.fs
-        if self._direct is None or self._direct[0] is not fs:
-            self._direct = (fs, Direct(fs))
-        return self._direct[1]
+        if self._direct is None or self._direct.fs is not fs:
+            self._direct = Direct(fs)
+        return self._direct
 
     async def get(self, key: str, span: str, version: str | None) -> dict[str, Any]:
         """Ask for an object that must have this version, or for a range of it; on the loop.
@@ -129,15 +129,17 @@ class S3Store(RangedStore):
         try:
             return await retried(lambda: write(condition))
         except Exception as error:
-            verdict = _store_errors.judge(error)
-            unknown = verdict.number == errno.ENOTSUP or (
-                verdict.number == errno.EINVAL and _OF_A_CONDITION.search(verdict.detail)
-            )
-            if not condition or not (
-                unknown or (verdict.number == errno.EACCES and "IfMatch" in condition and not await self._may_look(key))
-            ):
+            if not condition or not await self._cannot_have(key, condition, _store_errors.judge(error)):
                 raise
         return await retried(lambda: write({}))
+
+    async def _cannot_have(self, key: str, condition: dict[str, str], said: _store_errors.Verdict) -> bool:
+        """Whether it is the condition itself that was refused."""
+        if said.number == errno.EINVAL:
+            return _OF_A_CONDITION.search(said.detail) is not None
+        if said.number == errno.EACCES and "IfMatch" in condition:
+            return not await self._may_look(key)
+        return said.number == errno.ENOTSUP
 
     async def _may_look(self, key: str) -> bool:
         """Whether an object may be looked at."""
@@ -345,6 +347,8 @@ class S3Store(RangedStore):
         folders = {top: None}
         for one in below:
             yield one
+            if not self._keeps_folders:
+                continue
             folder = one.rstrip("/").rpartition("/")[0]
             while len(folder) > len(top) and folder not in folders:
                 folders[folder] = None

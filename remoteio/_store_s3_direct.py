@@ -47,11 +47,15 @@ class NotDirect(Exception):
 
 
 class Direct:
-    """The direct requests of one s3fs filesystem. Its coroutines run on that filesystem's loop."""
+    """The direct requests of one s3fs filesystem. Its coroutines run on that filesystem's loop.
+
+    Attributes:
+        fs: The filesystem.
+    """
 
     def __init__(self, fs: Any) -> None:
         """Keep the filesystem."""
-        self._fs = fs
+        self.fs = fs
         self._config: Any = None
         self._left: set[str] = set()
         self._bases: dict[str, tuple[Any, str]] = {}
@@ -174,7 +178,7 @@ class Direct:
         """The client of a bucket, if it signs with version 4 or not at all, and adds nothing of the user's own."""
         from botocore import UNSIGNED
 
-        fs = self._fs
+        fs = self.fs
         special = ":" in bucket or bucket.endswith("--x-s3") or fs.req_kw or fs.s3_additional_kwargs
         if special or bucket in self._left:
             raise NotDirect("arguments of the user's, or a special bucket")
