@@ -17,7 +17,6 @@ import re
 import time
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from remoteio import _obstore
 from remoteio._obstore import Bucket, Dialect, Unmapped
@@ -31,7 +30,6 @@ PIECE = MIB // 16  # larger blocks leave the processor's cache before they are w
 
 _logger = logging.getLogger("remoteio")
 
-_BUCKETS: WeakKeyDictionary[Store, dict[str, Bucket]] = WeakKeyDictionary()
 REASONS: dict[str, str] = {}
 
 
@@ -67,10 +65,9 @@ class ObstoreEngine:
         url = self._store.url_of(bucket)
         try:
             told = await self._dialect.describe(bucket)
-            buckets = _BUCKETS.setdefault(self._store, {})
-            made = buckets.get(bucket)
+            made: Bucket | None = self._store.clients.get(bucket)
             if made is None or made.told != told:
-                made = buckets[bucket] = Bucket(self._dialect, told)
+                made = self._store.clients[bucket] = Bucket(self._dialect, told)
         except Unmapped as reason:
             REASONS[url] = str(reason)
         except Exception as error:  # noqa: BLE001 - the store's own client is the one to say what is wrong

@@ -15,6 +15,7 @@ import hashlib
 import os
 import threading
 import urllib.request
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -120,20 +121,19 @@ class Bucket:
         """Make the clients."""
         self.told = told
         self.dialect = dialect
-        self.failure: Exception | None = None
-        make, common = dialect.client(told, self._failed)
+        # No method of this object: the collector of cycles does not see what obstore's clients hold.
+        self._failures: deque[Exception] = deque(maxlen=1)
+        make, common = dialect.client(told, self._failures.append)
         backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2.2}
         retry = {"max_retries": TRIES - 1, "retry_timeout": timedelta(seconds=RETRY_BOUND_S), "backoff": backoff}
         self.down = make(told.bucket, client_options=told.down, retry_config={"max_retries": 0}, **common)
         self.up = make(told.bucket, client_options=told.up, retry_config=retry, **common)
 
-    def _failed(self, error: Exception) -> None:
-        self.failure = error
-
     def said(self, error: Exception) -> Exception:
         """What an exception of obstore means, as an exception that says so by its class or its code."""
-        failure, self.failure = self.failure, None
-        return failure or as_answer(error)
+        with contextlib.suppress(IndexError):
+            return self._failures.pop()
+        return as_answer(error)
 
 
 # ---- describing

@@ -47,6 +47,7 @@ class Store(abc.ABC):
             needed and ``make_directory`` really makes one. Elsewhere a directory is a prefix.
         can_range: Whether ``read`` of a range fetches that range alone.
         compares: Whether a write can be told which version it may replace.
+        last_use: Of the stores that are kept, the one with the lowest number was used longest ago.
     """
 
     protocol: str
@@ -55,6 +56,7 @@ class Store(abc.ABC):
     has_directories: bool
     can_range: bool = True
     compares: bool = False
+    last_use: int = 0
 
     @abc.abstractmethod
     def same_store(self, other: Store) -> bool:

@@ -6,7 +6,9 @@ import abc
 import asyncio
 import contextlib
 import errno
+import itertools
 import os
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any, BinaryIO, TypeVar
@@ -21,24 +23,28 @@ T = TypeVar("T")
 _MADE: dict[tuple[str, str], dict[str, None]] = {}
 
 
-# Every filesystem opened here. They are kept for good: one collected in a forked child would try to close its
-# session on a loop whose thread did not survive the fork.
-_OPENED: list[Any] = []
+# The filesystems opened here that are still in use. A fork's child keeps its parent's for good: one that is collected
+# there would try to close its session on a loop whose thread did not survive the fork.
+_OPENED: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_INHERITED: list[Any] = []
+_serials = itertools.count()
 
 
-def _stop_loops_of_parent() -> None:
+def _keep_those_of_parent() -> None:
     """In a forked child, let the loops of the parent's filesystems say what is true here: that they do not run.
 
     The finalizers that s3fs and gcsfs run at exit would wait for them otherwise.
     """
-    for fs in _OPENED:
+    _INHERITED.extend(_OPENED.values())
+    _OPENED.clear()
+    for fs in _INHERITED:
         loop: Any = getattr(fs, "_loop", None)
         if hasattr(loop, "_thread_id"):
             loop._thread_id = None
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_stop_loops_of_parent)
+    os.register_at_fork(after_in_child=_keep_those_of_parent)
 
 
 def split(key: str) -> tuple[str, str]:
@@ -59,6 +65,7 @@ class ObjectStore(Store):
         self.secrets = tuple(secrets)
         self._open_fs = open_fs
         self._opened: tuple[int, Any] | None = None
+        self.clients: dict[str, Any] = {}  # an engine's own, by bucket, made after the filesystem's
 
     @property
     def fs(self) -> Any:
@@ -67,7 +74,7 @@ class ObjectStore(Store):
         pid = os.getpid()
         if opened is None or opened[0] != pid:
             opened = self._opened = (pid, self._open_fs())
-            _OPENED.append(opened[1])
+            _OPENED[next(_serials)] = opened[1]
         return opened[1]
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import itertools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,9 +24,12 @@ _ENVIRONMENT = ("AWS_", "GOOGLE_", "STORAGE_EMULATOR_HOST", "FSSPEC_", "GCSFS_")
 SECRET_LENGTH = 6  # a shorter word may stand in a message by chance, and would hide what it says
 _SECRET_WORDS = ("secret", "token", "password", "passwd", "key", "credential", "sas", "account_key")
 
-# One store per scheme and options. Plain dictionary operations are atomic, so no lock can be held over a fork;
-# two threads that race make two stores, of which one is used.
+# One store per scheme and options, the ones used last: options may hold a token that is another one every hour, and
+# a store holds its connections and some 15 MB of the client's. Plain dictionary operations are atomic, so no lock can
+# be held over a fork; two threads that race make two stores, of which one is used.
 _CACHE: dict[Any, Store] = {}
+STORES_KEPT = 32
+_uses = itertools.count(1)
 _KNOWN: dict[str, bool] = {}
 
 
@@ -219,7 +223,15 @@ def _cached(name: str, options: Mapping[str, Any], make: Callable[[], Store]) ->
     store = _CACHE.get(token)
     if store is None:
         store = _CACHE.setdefault(token, make())
+    store.last_use = next(_uses)
+    while len(_CACHE) > STORES_KEPT:
+        _CACHE.pop(min(list(_CACHE), key=_last_use), None)
     return store
+
+
+def _last_use(token: Any) -> int:
+    store = _CACHE.get(token)
+    return store.last_use if store is not None else 0
 
 
 def _configured(protocol: str) -> Mapping[str, Any]:

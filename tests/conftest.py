@@ -6,6 +6,9 @@ Servers are started when first asked for, once per run: workers of pytest-xdist 
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
+import json
 import os
 import signal
 import sys
@@ -96,11 +99,27 @@ def proxy(s3_server: servers.Server) -> Iterator[servers.Proxy]:
 
 
 @pytest.fixture
+def uncollected() -> Iterator[None]:
+    """No collection of garbage: a Ctrl-C that comes within one's callbacks, as hypothesis has them, is lost."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
 def gcs_proxy(gcs_server: servers.Server) -> Iterator[servers.Proxy]:
     """A proxy in front of the GCS server; give its ``gcs_options`` to the scope."""
     # fake-gcs-server answers the XML API under its own name only.
     with servers.Proxy(gcs_server.url, keeps_host=False) as one:
         yield one
+
+
+@functools.lru_cache(maxsize=8)
+def _filesystem(pid: int, protocol: str, options: str, servers_at: tuple[str | None, ...]) -> Any:
+    """Nothing that it lists is cached; it is kept because the client of an S3 takes long to make."""
+    import fsspec
+
+    return fsspec.filesystem(protocol, **json.loads(options))
 
 
 @dataclass
@@ -134,18 +153,17 @@ class Place:
     # What follows goes past remoteio, through fsspec with nothing cached.
 
     def fs(self) -> Any:
-        """A fresh fsspec filesystem."""
-        import fsspec
-
+        """An fsspec filesystem that is not remoteio's."""
+        protocol = self.base.partition("://")[0] if "://" in self.base else "file"
         options: dict[str, Any] = {"skip_instance_cache": True, "use_listings_cache": False}
         for table in self.options.values():
             options.update(table)
-        protocol = self.base.partition("://")[0] if "://" in self.base else "file"
         if self.kind == "disk":
             options["auto_mkdir"] = True
         elif self.kind in ("local", "file", "memory"):
             options = {} if self.kind == "memory" else {"auto_mkdir": True}
-        return fsspec.filesystem(protocol, **options)
+        servers_at = tuple(os.environ.get(name) for name in ("AWS_ENDPOINT_URL", "STORAGE_EMULATOR_HOST"))
+        return _filesystem(os.getpid(), protocol, json.dumps(options), servers_at)
 
     def put(self, name: str, data: bytes | str) -> str:
         """Write a file, parents too; return its path or URL."""

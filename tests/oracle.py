@@ -36,26 +36,14 @@ TREE = {
 }
 
 
-_OPENED: dict[str, Any] = {}
-
-
-def raw(place: Place) -> Any:
-    """An fsspec filesystem that caches nothing; one per kind of place, since opening one takes long."""
-    if place.kind == "disk":  # each has a folder of its own
-        return place.fs()
-    if place.kind not in _OPENED:
-        _OPENED[place.kind] = place.fs()
-    return _OPENED[place.kind]
-
-
 def plant(place: Place, tree: Mapping[str, bytes] = TREE) -> None:
     """Write files past remoteio, all at once."""
-    raw(place).pipe({place.url(name): data for name, data in tree.items()})
+    place.fs().pipe({place.url(name): data for name, data in tree.items()})
 
 
 def harvest(place: Place) -> dict[str, bytes]:
     """Every file that is there: its relative name and its bytes."""
-    fs = raw(place)
+    fs = place.fs()
     start = len(fs._strip_protocol(place.base)) + 1
     paths = [path for path in fs.find(place.base) if not path.endswith("/")]
     # Not by fs.cat, which takes names for patterns.

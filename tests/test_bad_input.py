@@ -334,7 +334,7 @@ def test_of_two_exclusive_writers_one_is_told(remote: Place) -> None:
     def attempt(seed: int) -> None:
         try:
             with open(url, "xb") as file:
-                meet.wait(20)
+                meet.wait(120)
                 file.write(content(1 * MIB, seed))
         except FileExistsError:
             told.append(seed)
@@ -382,7 +382,7 @@ def test_a_file_that_grows_too_large_for_the_spool_publishes_nothing(s3_place: P
     url = s3_place.put("a", b"old")
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20)); signal.signal(signal.SIGXFSZ, signal.SIG_IGN)"
     text = FILL.format(limit=limit, url=url, folder=str(tmp_path))
-    out, err = program(text, {"TMPDIR": str(tmp_path), "COVERAGE_PROCESS_START": ""}).communicate(timeout=60)
+    out, err = program(text, {"TMPDIR": str(tmp_path), "COVERAGE_PROCESS_START": ""}).communicate(timeout=120)
     assert out == "told 27\n[]\n", err
     assert s3_place.read("a") == b"old"
 
@@ -397,7 +397,7 @@ def test_a_full_disk_under_the_spool_publishes_nothing(s3_place: Place, tmp_path
         pytest.skip("cannot mount here")
     text = FILL.format(limit="", url=url, folder=str(tmp_path))
     out, err = program(text, {"TMPDIR": str(tmp_path)}, "unshare", "-m", "sh", "-c", mount, "sh").communicate(
-        timeout=60
+        timeout=120
     )
     assert out == "told 28\n[]\n", err
     assert s3_place.read("a") == b"old"
@@ -423,7 +423,7 @@ def interrupt_when(process: subprocess.Popen[str], condition: Callable[[], bool]
         time.sleep(0.01)
     start = time.monotonic()
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=120)
     return err, time.monotonic() - start
 
 

@@ -265,7 +265,7 @@ with Proxy(os.environ["AWS_ENDPOINT_URL"]) as proxy:
             print(os.listdir(sys.argv[2]))
 """
     command = [sys.executable, "-c", program, s3_place.url("a"), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "[]\n", done.stderr
 
 

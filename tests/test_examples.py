@@ -92,6 +92,6 @@ def test_there_is_a_progress_bar_on_a_terminal_and_none_in_a_log(local_place: Pl
         with contextlib.suppress(OSError):  # how a terminal ends
             while data := terminal.read(4096):
                 shown += data
-        printed, _ = program.communicate(timeout=60)
+        printed, _ = program.communicate(timeout=120)
     assert b"100%" in shown
     assert b"100%" not in printed

@@ -105,11 +105,11 @@ def other_thread_inside() -> Iterator[None]:
     def work() -> None:
         with remoteio.remote_io():
             entered.set()
-            leave.wait(30)
+            leave.wait(120)
 
     thread = threading.Thread(target=work)
     thread.start()
-    entered.wait(30)
+    entered.wait(120)
     yield
     leave.set()
     thread.join()

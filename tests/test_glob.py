@@ -17,7 +17,7 @@ import pytest
 from remoteio import remote_io
 from remoteio._glob_tree import literal_start
 from tests.conftest import Place
-from tests.oracle import plant, raw
+from tests.oracle import plant
 from tests.proxy import Proxy, Request
 from tests.servers import Server
 
@@ -109,7 +109,7 @@ def test_a_pattern_may_stand_in_the_name_of_a_bucket(s3_server: Server) -> None:
     stem = f"b-{uuid.uuid4().hex[:8]}"
     for name in (f"{stem}-1", f"{stem}-2"):
         s3_server.make_bucket(name)
-        raw(Place(f"s3://{name}", "s3")).pipe({f"s3://{name}/d/x": b""})
+        Place(f"s3://{name}", "s3").fs().pipe({f"s3://{name}/d/x": b""})
     with remote_io():
         assert sorted(glob.glob(f"s3://{stem}*/d/*")) == [f"s3://{stem}-1/d/x", f"s3://{stem}-2/d/x"]
         assert glob.glob(f"s3://{stem}-[2]/**/x", recursive=True) == [f"s3://{stem}-2/d/x"]

@@ -52,7 +52,7 @@ with remote_io():
 
 
 def test_basic_config_opens_its_file_while_it_holds_the_lock_of_logging(s3_place: Place) -> None:
-    done = subprocess.run([sys.executable, "-c", CONFIGURED, s3_place.url("run.log")], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", CONFIGURED, s3_place.url("run.log")], timeout=120, check=False)
     assert done.returncode == 0
     assert s3_place.files() == {"run.log": b"INFO:root:hello\n"}
 
@@ -250,7 +250,7 @@ with remote_io(flush_interval_s=0 if how == "flush" else None):
 @pytest.mark.parametrize("level", ["INFO", "DEBUG"])
 def test_libraries_may_log_into_the_file_that_is_being_published(s3_place: Place, level: str, how: str) -> None:
     command = [sys.executable, "-c", BUSY, level, how, s3_place.base]
-    done = subprocess.run(command, timeout=60, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, timeout=120, check=True, capture_output=True, text=True)
     assert "Logging error" not in done.stderr
     assert b"WARNING:root:said\n" in s3_place.files()["run.log"]
 

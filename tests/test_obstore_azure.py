@@ -124,7 +124,7 @@ def described(place: Place) -> Any:
     """What obstore is told of a place's container."""
     store: Any = at(place, "a").store
     work = _obstore_azure.describe(store.fs, "test-bucket")
-    return asyncio.run_coroutine_threadsafe(work, store.fs.loop).result(20)
+    return asyncio.run_coroutine_threadsafe(work, store.fs.loop).result(120)
 
 
 # ---- down

@@ -102,7 +102,7 @@ def change(place: Place, **options: Any) -> Place:
 def described(place: Place) -> Any:
     """What obstore is told of a place's bucket."""
     store: Any = at(place, "a").store
-    return asyncio.run_coroutine_threadsafe(_obstore_gcs.describe(store.fs, "test-bucket"), store.fs.loop).result(20)
+    return asyncio.run_coroutine_threadsafe(_obstore_gcs.describe(store.fs, "test-bucket"), store.fs.loop).result(120)
 
 
 class Renewed(Credentials):
@@ -185,7 +185,7 @@ def test_an_answer_of_another_generation_is_an_error(gcs_place: Place, tmp_path:
         await chosen.fetch(location.key, 0, 3, old, lambda data: None)
 
     with pytest.raises(ObjectChangedError):
-        asyncio.run_coroutine_threadsafe(ask(), location.store.fs.loop).result(20)
+        asyncio.run_coroutine_threadsafe(ask(), location.store.fs.loop).result(120)
 
 
 def test_an_object_that_is_gone_is_not_found(gcs_place: Place, tmp_path: Path) -> None:
@@ -441,7 +441,7 @@ def test_a_server_that_takes_no_put_is_still_read_through_obstore(
         sent = await chosen.send(_transfer.Outgoing(str(tmp_path / "up"), location), lambda count: None, 1)
         await chosen.fetch(location.key, 0, 4, sent, lambda data: got.append(bytes(data)))
 
-    asyncio.run_coroutine_threadsafe(there_and_back(), location.store.fs.loop).result(20)
+    asyncio.run_coroutine_threadsafe(there_and_back(), location.store.fs.loop).result(120)
     assert got == [b"data"]
     assert agents(gcs_proxy) == ["object_store", "python-gcsfs", "object_store"]
 

@@ -267,7 +267,7 @@ def after(body: str, folder: Path, **environment: str) -> tuple[str, str]:
     head = f"import gc, os, sys\nfrom remoteio import remote_io\nURL = {url!r}\n"
     enter = "" if "remote_io(" in body else "remote_io().__enter__()\n"
     done = subprocess.run(
-        [sys.executable, "-c", head + enter + textwrap.dedent(body)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", head + enter + textwrap.dedent(body)], capture_output=True, text=True, timeout=120
     )
     assert sorted(path.name for path in folder.iterdir()) == ["f"]
     return (folder / "f").read_text(), done.stderr
@@ -353,7 +353,7 @@ def test_a_handle_dropped_in_the_stores_own_thread_is_published(s3_place: Place)
         kept[0].write("new")
         dropped = threading.Event()
         url_to_fs(url)[0].loop.call_soon_threadsafe(lambda: (kept.clear(), dropped.set()))
-        assert dropped.wait(30)
+        assert dropped.wait(120)
         for thread in threading.enumerate():
             if thread.name == "remoteio-publish":
                 thread.join()

@@ -85,7 +85,7 @@ def test_the_runner_ends_its_servers_when_it_is_ended(tmp_path: Path) -> None:
     children = _children(runner.pid)
     assert len(children) == 2
     runner.terminate()
-    assert runner.wait(30) == 143
+    assert runner.wait(120) == 143
     assert not any(servers._runs(pid) for pid in children)
     assert os.listdir(tmp_path) == []
 

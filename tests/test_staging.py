@@ -514,6 +514,7 @@ def test_it_is_finished_later_in_another_process(failed: StagingError, s3_place:
     assert "data" not in "".join(left_in(scratch))
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_an_interrupt_while_it_is_finished_leaves_it_kept(
     failed: StagingError, s3_place: Place, proxy: servers.Proxy
 ) -> None:
@@ -601,8 +602,8 @@ def test_ctrl_c_ends_a_transfer_at_once_and_the_store_is_unchanged(
             time.sleep(0.05)
         while "interrupted" not in (line := process.stdout.readline()):
             assert line
-        assert time.monotonic() - began < 8  # it hangs for ever, or ends at once; the machine may be busy
-        process.wait(timeout=10)
+        assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
+        process.wait(timeout=120)
         time.sleep(max(0.0, 4 - (time.monotonic() - began)))
     assert s3_place.read("x") == b"o" * 24 * MIB
     proxy.cap(None)
@@ -649,6 +650,7 @@ def test_what_ctrl_c_has_ended_is_not_sent_by_a_process_that_lives_on(
     assert len([name for name in left_in(scratch) if name.endswith("/x")]) == 1
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_an_interrupted_upload_says_where_the_copy_is(
     s3_place: Place, proxy: servers.Proxy, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -967,20 +969,20 @@ def test_no_bar_is_drawn_into_a_log(s3_place: Place) -> None:
     url = s3_place.put("x", b"1" * 1000)
     program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'r'): pass"
     process = start(program, url)
-    assert process.communicate(timeout=60) == ("", "")
+    assert process.communicate(timeout=120) == ("", "")
 
 
 def test_bars_are_drawn_where_they_are_wished_for(s3_place: Place) -> None:
     url = s3_place.put("x", b"1" * 1000)
     process = start("import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'r', progress=True): pass", url)
-    assert f"fetching {url}" in process.communicate(timeout=60)[1]
+    assert f"fetching {url}" in process.communicate(timeout=120)[1]
 
 
 def test_bars_are_drawn_on_the_way_up(s3_place: Place) -> None:
     url = s3_place.url("x")
     program = "import sys, remoteio\nwith remoteio.staged_local(sys.argv[1], 'w', progress=True) as path: "
     process = start(f"{program}open(path, 'w').write('1')", url)
-    assert f"sending {url}" in process.communicate(timeout=60)[1]
+    assert f"sending {url}" in process.communicate(timeout=120)[1]
 
 
 def drawn_on_a_terminal(program: str, url: str, **environment: str) -> bytes:
@@ -996,7 +998,7 @@ def drawn_on_a_terminal(program: str, url: str, **environment: str) -> bytes:
             drawn += block
     except OSError:  # how Linux says that the other end is closed
         pass
-    process.wait(timeout=60)
+    process.wait(timeout=120)
     os.close(ours)
     return drawn
 

@@ -209,6 +209,7 @@ def test_the_command_throws_kept_copies_away_only_with_their_word(
 # ---- interrupts
 
 
+@pytest.mark.usefixtures("uncollected")
 def test_an_interrupted_upload_is_kept_through_the_next_use_and_sent_later(
     s3_place: Place, proxy: servers.Proxy, scratch: Path
 ) -> None:
@@ -229,6 +230,7 @@ def test_an_interrupted_upload_is_kept_through_the_next_use_and_sent_later(
     assert left_in(scratch) == []
 
 
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_further_interrupt_does_not_lose_the_copy_that_is_being_kept(
     memory_place: Place, monkeypatch: pytest.MonkeyPatch, shared: bool
@@ -298,12 +300,12 @@ def test_those_who_wait_for_a_download_have_not_failed_where_its_callable_raised
 
     def raising(done: int, total: int, url: str) -> None:
         begun.set()
-        waiting.wait(20)
+        waiting.wait(120)
         time.sleep(0.5)
         raise BrokenPipeError("nobody reads this")
 
     def wait() -> bytes:
-        begun.wait(20)
+        begun.wait(120)
         waiting.set()
         with staged_local(url, "r") as path:
             return Path(path).read_bytes()

@@ -230,7 +230,7 @@ def test_where_the_one_who_fetches_hangs_the_wait_ends_and_names_it(
     began = time.monotonic()
     with pytest.raises(StagingError, match=f"process {pid} has been fetching"):
         staged_local(url, "r", timeout_s=1, storage_options=proxy.storage_options).__enter__()
-    assert 1 <= time.monotonic() - began < 10
+    assert 1 <= time.monotonic() - began < 60
 
 
 def test_one_who_hangs_is_not_waited_for_for_ever_without_a_bound_either(
@@ -498,7 +498,7 @@ def test_those_who_come_after_one_was_killed_raise_too(s3_place: Place, ranks: R
         process.stdin.write("\n")
         process.stdin.flush()
         if process is first:
-            process.wait(timeout=60)
+            process.wait(timeout=120)
     assert ranks.results()[1]["error"] == "StagingError"
     assert s3_place.files() == {}
 
@@ -536,7 +536,7 @@ def test_with_broken_locks_as_well_what_killed_members_left_is_removed(s3_place:
     for name, number in (("run/", signal.SIGKILL), ("other/", 0)):
         process = start(program, s3_place.url(name), str(int(number)))
         with ended(process):
-            assert process.wait(timeout=60) == -number
+            assert process.wait(timeout=120) == -number
     assert left_in(scratch) == []
 
 
@@ -563,7 +563,7 @@ def test_killed_members_leave_nothing_for_long(s3_place: Place, scratch: Path) -
     """
     process = start(program, s3_place.url("run/"))
     with ended(process):
-        process.wait(timeout=30)
+        process.wait(timeout=120)
     with staged_local(s3_place.url("other/"), "w", shared=True):
         pass
     assert left_in(scratch) == []

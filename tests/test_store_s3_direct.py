@@ -66,8 +66,10 @@ def test_open_sends_its_parts_the_same_way(parts_place: Place, proxy: servers.Pr
 
 @pytest.mark.parametrize("operation", ["UploadPart", "PutObject"])
 def test_bytes_that_changed_on_the_way_are_not_published(
-    parts_place: Place, proxy: servers.Proxy, tmp_path: Path, operation: str
+    parts_place: Place, proxy: servers.Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
+    monkeypatch.setattr("remoteio._store_loop.TRIES", 3)
+    monkeypatch.setattr("remoteio._obstore.TRIES", 3)
     proxy.spoil_request(operation=operation)
     data = BODY if operation == "UploadPart" else b"few"
     with pytest.raises(OSError, match=r"Md5|checksum|SHA|provided"):
@@ -138,7 +140,7 @@ def test_what_anybody_may_read_is_asked_for_without_a_signature(
         proxy.answer(200, "OK", "is not looked at", operation="GetObject")
         store: Any = at(place, "a").store
         asked = store.get(place.url("a").partition("://")[2], "", None)
-        answer = asyncio.run_coroutine_threadsafe(asked, store.fs.loop).result(20)
+        answer = asyncio.run_coroutine_threadsafe(asked, store.fs.loop).result(120)
         answer["Body"].close()
         assert [request.headers.get("authorization") for request in proxy.requests] == [None]
 
@@ -300,10 +302,11 @@ def test_a_server_that_takes_nothing_more_is_given_up(
 ) -> None:
     monkeypatch.setattr("remoteio._store_s3_direct.STUCK_S", 0.5)
     proxy.hang(operation="UploadPart")
+    options = {**parts_place.options["s3"], "config_kwargs": {"read_timeout": 1}}
     began = time.monotonic()
     with pytest.raises(TimeoutError):
-        upload(parts_place, tmp_path)
-    assert time.monotonic() - began < 60  # two timeouts of the session's, and pauses
+        upload(Place(parts_place.base, "s3", {"s3": options}), tmp_path)
+    assert time.monotonic() - began < 60  # some timeouts, and pauses
     proxy.clear()
     assert unfinished(parts_place) == []
 

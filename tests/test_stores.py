@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import gc
 import glob
 import io
 import os
 import shutil
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 
 import remoteio
-from remoteio import _store_s3, _stores, _transfer
+from remoteio import _stack, _store_s3, _stores, _transfer
 from remoteio._settings import Settings
 from remoteio.errors import MissingPackageError, ObjectChangedError
 
@@ -177,10 +180,10 @@ def test_made_directories_exist_until_forgotten(objects: Any) -> None:
     assert not location.store.is_prefix(location.key)
 
 
-def test_more_than_one_page_is_listed_whole(s3_place: Any) -> None:
-    fs = s3_place.fs()
-    fs.pipe({s3_place.url(f"many/{n:04}"): b"" for n in range(1500)})
-    fs.pipe({s3_place.url(f"dirs/{n:04}/x"): b"" for n in range(1100)})
+def test_more_than_one_page_is_listed_whole(s3_place: Any, s3_server: Any) -> None:
+    base = at(s3_place, "").key.partition("/")[2]
+    s3_server.fill(f"{base}/many/{n:04}" for n in range(1500))
+    s3_server.fill(f"{base}/dirs/{n:04}/x" for n in range(1100))
     many, dirs = at(s3_place, "many"), at(s3_place, "dirs")
     assert len({info.key for info in many.store.scan(many.key)}) == 1500
     assert len([info for info in dirs.store.scan(dirs.key) if info.is_dir]) == 1100
@@ -293,6 +296,43 @@ def test_two_endpoints_never_share_a_store(s3_server: Any) -> None:
     assert not one.store.same_store(two.store)
     again = _stores.resolve(url, Settings(storage_options=({"s3": {"endpoint_url": "http://127.0.0.1:1"}},)))
     assert again.store is one.store
+
+
+def test_the_stores_used_last_are_kept_and_the_others_let_go(
+    proxy_place: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A program may come with a new token every hour."""
+    monkeypatch.setattr(_stores, "STORES_KEPT", 2)
+    url, table = proxy_place.url("a"), proxy_place.options["s3"]
+    proxy_place.put("a", b"0123456789" * 1000)
+    used = []
+    readers = []
+    for number in range(5):
+        with remoteio.remote_io(storage_options={"s3": {**table, "default_block_size": MIB + number}}):
+            reader = open(url, "rb", buffering=0)  # noqa: SIM115
+            readers.append(reader)
+            assert reader.read(4) == b"0123"
+            parsed = _stores.parse(url)
+            assert parsed is not None
+            location = _stores.resolve(parsed, _stack.current())
+            _transfer.upload([(_written(tmp_path / "up"), location.child("b"))])
+            used.append((weakref.ref(location.store), weakref.ref(location.store.fs)))
+    assert len(_stores._CACHE) == 2
+    assert [reader.read(4) for reader in readers] == [b"4567"] * 5
+    for reader in readers:
+        reader.close()
+    del reader, readers, location
+    end = time.monotonic() + 60
+    wanted = [(False, False)] * 3 + [(True, True)] * 2
+    while (left := [(store() is not None, fs() is not None) for store, fs in used]) != wanted:
+        assert time.monotonic() < end, left
+        time.sleep(0.1)  # the threads of obstore let go of what they held in their own time
+        gc.collect()
+
+
+def _written(path: Path) -> str:
+    path.write_bytes(b"content")
+    return str(path)
 
 
 def test_another_environment_is_another_store(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,13 +52,13 @@ class Asked:
 
     def is_inside(self) -> bool:
         self._ask.release()
-        assert self._told.acquire(timeout=20)
+        assert self._told.acquire(timeout=120)
         return self._answer
 
     def end(self) -> None:
         self._ends = True
         self._ask.release()
-        self.thread.join(20)
+        self.thread.join(120)
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
@@ -151,13 +151,13 @@ class TestThreads:
         def work() -> bool:
             with remoteio.remote_io():
                 entered.set()
-                leave.wait(20)
+                leave.wait(120)
                 return is_inside()
 
         entered, leave = threading.Event(), threading.Event()
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(work)
-            entered.wait(20)
+            entered.wait(120)
             assert not is_inside()
             leave.set()
             assert future.result() is True
@@ -234,7 +234,7 @@ class TestThreads:
         with remoteio.remote_io():
             before = threading.active_count()
             _thread.start_new_thread(work, ())
-            done.wait(20)
+            done.wait(120)
             assert threading.active_count() == before
         assert seen == [False]
 
@@ -374,7 +374,7 @@ class TestBind:
 
     def test_carries_the_scope_into_a_thread_started_before(self) -> None:
         def work() -> None:
-            ready.wait(20)
+            ready.wait(120)
             seen.append(bound[0]())
 
         ready = threading.Event()
@@ -442,8 +442,8 @@ def test_worker_of_a_process_pool_enters_with_the_initializer(method: str) -> No
             1, mp_context=context, initializer=scope.enter_worker, initargs=(0,)
         ) as pool,
     ):
-        assert pool.submit(is_inside).result(60)
-        settings = pool.submit(_stack.current).result(60)
+        assert pool.submit(is_inside).result(120)
+        settings = pool.submit(_stack.current).result(120)
         assert settings is not None
         assert settings.directory_markers
 

@@ -125,7 +125,7 @@ def test_a_thread_that_was_there_before_is_native(memory_place: Place) -> None:
 
     def work() -> None:
         ready.set()
-        go.wait(10)
+        go.wait(120)
         try:
             torch.load(memory_place.url("a.pt"))
         except FileNotFoundError as error:
@@ -133,9 +133,9 @@ def test_a_thread_that_was_there_before_is_native(memory_place: Place) -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    ready.wait(10)
+    ready.wait(120)
     with remote_io(also="torch"):
         torch.save(1, memory_place.url("a.pt"))
         go.set()
-        thread.join(20)
+        thread.join(120)
     assert told == [memory_place.url("a.pt")]

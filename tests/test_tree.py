@@ -18,7 +18,7 @@ import pytest
 
 from remoteio import remote_io
 from tests.conftest import Place
-from tests.oracle import harvest, plant, plant_locally, raw
+from tests.oracle import harvest, plant, plant_locally
 from tests.proxy import Proxy
 from tests.servers import Server
 
@@ -128,7 +128,10 @@ def test_a_marker_goes_with_its_tree(gcs_place: Place, gcs_server: Server) -> No
 def test_listdir_is_complete_past_a_thousand_files_and_directories(name: str, request: pytest.FixtureRequest) -> None:
     place: Place = request.getfixturevalue(f"{name}_place")
     expected = {f"f{n:04}" for n in range(1050)} | {f"p{n:04}" for n in range(1050)}
-    plant(place, {f"f{n:04}": b"" for n in range(1050)} | {f"p{n:04}/x": b"" for n in range(1050)})
+    base = place.base.split("/", 3)[3]
+    server: Server = request.getfixturevalue(f"{name}_server")
+    server.fill(f"{base}/f{n:04}" for n in range(1050))
+    server.fill(f"{base}/p{n:04}/x" for n in range(1050))
     with place.scope():
         names = os.listdir(place.base)
     assert len(names) == len(expected)
@@ -166,7 +169,7 @@ def test_an_answer_is_fresh(store: Place) -> None:
         plant(store, {"d/x": b"1", "d/y": b""})
         assert (os.path.getsize(url), sorted(os.listdir(store.url("d")))) == (1, ["x", "y"])
         plant(store, {"d/x": b"333"})
-        raw(store).rm_file(store.url("d/y"))
+        store.fs().rm_file(store.url("d/y"))
         assert (os.path.getsize(url), os.listdir(store.url("d"))) == (3, ["x"])
 
 
@@ -232,7 +235,7 @@ def test_makedirs_writes_nothing(store: Place) -> None:
 def test_makedirs_writes_a_marker_where_the_scope_asks_for_it(gcs_place: Place) -> None:
     with gcs_place.scope(directory_markers=True):
         os.makedirs(gcs_place.url("d/e"))
-    assert raw(gcs_place).isdir(gcs_place.url("d/e"))
+    assert gcs_place.fs().isdir(gcs_place.url("d/e"))
 
 
 def test_a_made_directory_is_known_in_later_scopes_until_it_is_removed(store: Place) -> None:
@@ -290,8 +293,9 @@ def test_rmtree_removes_keys_with_empty_segments(moto_place: Place) -> None:
     assert harvest(moto_place) == {}
 
 
-def test_rmtree_is_complete_past_a_thousand_keys(s3_place: Place) -> None:
-    plant(s3_place, {f"d/{n % 7}/{n:04}": b"" for n in range(1100)} | {"e": b""})
+def test_rmtree_is_complete_past_a_thousand_keys(s3_place: Place, s3_server: Server) -> None:
+    plant(s3_place, {"e": b""})
+    s3_server.fill(f"{s3_place.base.split('/', 3)[3]}/d/{n % 7}/{n:04}" for n in range(1100))
     with s3_place.scope():
         shutil.rmtree(s3_place.url("d"))
     assert harvest(s3_place) == {"e": b""}
@@ -310,7 +314,7 @@ def test_rmtree_by_a_dot_removes_what_is_below_and_fails_as_on_a_disk(store: Pla
 @pytest.mark.parametrize("ending", ["", "/", "/.", "/d/.."])
 def test_rmtree_refuses_a_bucket(ending: str, bucket: str) -> None:
     with remote_io():
-        raw(Place(bucket, "s3")).pipe({f"{bucket}/d/x": b""})
+        Place(bucket, "s3").fs().pipe({f"{bucket}/d/x": b""})
         with pytest.raises(PermissionError, match="allow_bucket_delete"):
             shutil.rmtree(bucket + ending)
         shutil.rmtree(bucket + ending, ignore_errors=True)
@@ -319,7 +323,7 @@ def test_rmtree_refuses_a_bucket(ending: str, bucket: str) -> None:
 
 def test_rmtree_empties_a_bucket_that_it_may_empty_and_the_bucket_stays(bucket: str) -> None:
     with remote_io(allow_bucket_delete=True):
-        raw(Place(bucket, "s3")).pipe({f"{bucket}/d/x": b""})
+        Place(bucket, "s3").fs().pipe({f"{bucket}/d/x": b""})
         shutil.rmtree(bucket)
         assert os.path.isdir(bucket)
         assert glob.glob(f"{bucket}/**", recursive=True) == [f"{bucket}/"]
@@ -368,8 +372,8 @@ def test_rmtree_ignores_failures_if_told_to(guarded: Place) -> None:
     assert set(harvest(guarded)) == {"d/e/bad"}
 
 
-def test_rmtree_tells_a_listing_that_breaks_off(proxy: Proxy, proxy_place: Place) -> None:
-    plant(Place(proxy_place.base, "s3"), {f"d/{n:04}": b"" for n in range(1100)})
+def test_rmtree_tells_a_listing_that_breaks_off(proxy: Proxy, proxy_place: Place, s3_server: Server) -> None:
+    s3_server.fill(f"{proxy_place.base.split('/', 3)[3]}/d/{n:04}" for n in range(1100))
     proxy.deny(operation="ListObjectsV2", target="continuation-token")
     with proxy_place.scope(), pytest.raises(PermissionError):
         shutil.rmtree(proxy_place.url("d"))

@@ -43,7 +43,7 @@ def test_no_two_processes_are_inside_at_once(folder: str, tmp_path: Path) -> Non
     processes = [start(ADD, folder, str(file), "100") for _ in range(4)]
     with ended(*processes):
         for process in processes:
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=120) == 0
     assert file.read_text() == "400"
     assert os.listdir(folder) == []
 
@@ -65,7 +65,7 @@ def test_no_two_threads_are_inside_at_once(folder: str) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert most == [1]
 
 
