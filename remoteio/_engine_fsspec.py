@@ -52,7 +52,7 @@ class S3Engine:
             raise changed from error
         body = answer["Body"]
         try:
-            if info.version and answer.get("ETag") not in (None, info.version):
+            if info.version and _store_s3.quoted(answer.get("ETag")) not in (None, info.version):
                 raise store.error(errno.ESTALE, key, "the object was replaced while it was being read")
             if not whole and not str(answer.get("ContentRange", "")).startswith(f"bytes {start}-"):
                 raise store.error(errno.EIO, key, "the store sent another range than the one asked for")
@@ -78,7 +78,7 @@ class S3Engine:
             etag = await store.write_if(key, wanted, lambda told: store.put(key, body, told))
         moved(file.size)
         if etag.strip('"') == hashlib.md5(body, usedforsecurity=False).hexdigest():
-            return Info(key, file.size, False, etag)
+            return Info(key, file.size, False, _store_s3.quoted(etag))
         return await self.described(file)  # encrypted, or a store with etags of its own: its size tells
 
     async def _put_parts(self, file: Outgoing, moved: Callable[[int], None]) -> Info:
@@ -114,7 +114,9 @@ class S3Engine:
         found = int(answer["ContentLength"])
         if found != file.size:
             raise store.error(errno.EIO, key, f"the store has {found} of {file.size} bytes")
-        return Info(key, found, False, answer.get("ETag"), _store_s3._seconds(answer.get("LastModified")))
+        return Info(
+            key, found, False, _store_s3.quoted(answer.get("ETag")), _store_s3._seconds(answer.get("LastModified"))
+        )
 
 
 class GCSEngine:

@@ -20,7 +20,7 @@ from typing import Any
 
 from remoteio import _obstore
 from remoteio._obstore import Bucket, Dialect, Unmapped
-from remoteio._obstore_answers import ELSEWHERE, Answer, Unreachable
+from remoteio._obstore_answers import ELSEWHERE, Answer, Misread, Unreachable
 from remoteio._store import Info, Store
 from remoteio._store_objects import ObjectStore, split
 from remoteio._transfer_loop import Engine
@@ -230,6 +230,8 @@ def _why_elsewhere(said: Exception) -> str:
         return str(said)
     if isinstance(said, Answer) and said.status in ELSEWHERE:
         return f"the store answered {said.status}"
+    if isinstance(said, Misread):
+        return "obstore does not take the store's answers to ranges"
     if isinstance(said, Unreachable):
         return "obstore could not connect, or does not trust the store's certificate"
     return ""

@@ -7,6 +7,8 @@ import re
 
 # The store wants to be asked in another way, as its own client finds out by itself.
 ELSEWHERE = (301, 302, 307, 308, 400, 405, 501)
+# Its answers to ranges that came with another status or header than obstore wants to see.
+_RANGE = re.compile(r"\b(NotPartial|NoContentRange|ParseContentRange|InvalidContentRange|UnexpectedRange)\b")
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
@@ -41,9 +43,15 @@ def as_answer(error: Exception) -> Exception:
         return TimeoutError(errno.ETIMEDOUT, first)
     if "kind: Connect" in text:
         return Unreachable(first)
+    if _RANGE.search(text):
+        return Misread(first)
     if "HttpError" in text:
         return ConnectionResetError(errno.ECONNRESET, first)
     return error
+
+
+class Misread(Exception):
+    """The store answered something that obstore does not take for an answer."""
 
 
 class Unreachable(ConnectionError):

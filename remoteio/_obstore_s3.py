@@ -179,6 +179,10 @@ class S3Dialect(EtagDialect):
         ask = None if told.anonymous else provider(self._store.fs, told.bucket, failed)
         return S3Store, {"config": told.config, "credential_provider": ask}
 
+    def version(self, meta: Any) -> str | None:
+        """See `_obstore.Dialect`."""
+        return _store_s3.quoted(meta["e_tag"])
+
     def pin(self, info: Info) -> dict[str, Any]:
         """See `_obstore.Dialect`."""
         return {"if_match": info.version} if info.version else {}
@@ -189,7 +193,7 @@ class S3Dialect(EtagDialect):
             return None
         key = file.location.key
         answer, _, proved = await _obstore.put(bucket, file, moved, _attributes(key))
-        return Info(key, file.size, False, answer["e_tag"]) if proved else await self._plain.described(file)
+        return Info(key, file.size, False, self.version(answer)) if proved else await self._plain.described(file)
 
 
 def _attributes(key: str) -> dict[str, str]:

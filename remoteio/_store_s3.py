@@ -161,7 +161,9 @@ class S3Store(RangedStore):
                 # The answer to a HEAD has no body to say why; that to a listing has (an expired token, for one).
                 next(self._list(key, "/", limit=1), None)
             raise
-        return Info(key, int(answer["ContentLength"]), False, answer.get("ETag"), _seconds(answer.get("LastModified")))
+        return Info(
+            key, int(answer["ContentLength"]), False, quoted(answer.get("ETag")), _seconds(answer.get("LastModified"))
+        )
 
     def _list(self, start: str, delimiter: str, limit: int | None = None) -> Iterator[Info]:
         bucket, prefix = split(start)
@@ -178,7 +180,11 @@ class S3Store(RangedStore):
             for item in page.get("Contents") or ():
                 key = f"{bucket}/{item['Key']}"
                 yield Info(
-                    key, int(item["Size"]), key.endswith("/"), item.get("ETag"), _seconds(item.get("LastModified"))
+                    key,
+                    int(item["Size"]),
+                    key.endswith("/"),
+                    quoted(item.get("ETag")),
+                    _seconds(item.get("LastModified")),
                 )
             if limit or not page.get("IsTruncated"):
                 return
@@ -205,7 +211,7 @@ class S3Store(RangedStore):
             data: bytes = await body.read()
         finally:
             body.close()
-        if info is not None and info.version and answer.get("ETag") not in (None, info.version):
+        if info is not None and info.version and quoted(answer.get("ETag")) not in (None, info.version):
             raise self.error(errno.ESTALE, key, "the object was replaced while it was being read")
         expected = int(answer["ContentLength"])
         if len(data) != expected:
@@ -223,6 +229,8 @@ class S3Store(RangedStore):
         self, key: str, source: BinaryIO, size: int, *, exclusive: bool = False, expected: str | None = None
     ) -> None:
         wanted = condition("" if exclusive else expected)
+        if "IfNoneMatch" in wanted and self.head(key) is not None:  # not every server looks at the condition
+            raise self.error(errno.EEXIST, key)
         if size <= 2 * PART_SIZE:
             body = _read_at(source, 0, size, self, key)
             if exclusive:
@@ -251,7 +259,6 @@ class S3Store(RangedStore):
         async def one(number: int) -> dict[str, Any]:
             async with gate:
                 answer = await retried(lambda: part(upload, number))
-            answer = answer.get("CopyPartResult", answer)
             checksums = {name: value for name, value in answer.items() if name in _CHECKSUMS}
             return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
 
@@ -309,17 +316,25 @@ class S3Store(RangedStore):
             return await self.send_part(upload, number, body)
 
         count = len(copied) + len(offsets)
-        with self.as_replaced(key):
-            wanted = condition(info.version)
-            self.run(key, lambda: self._multipart(key, count, part, PARTS_IN_FLIGHT, wanted), retry=False)
+        try:
+            with self.as_replaced(key):
+                wanted = condition(info.version)
+                self.run(key, lambda: self._multipart(key, count, part, PARTS_IN_FLIGHT, wanted), retry=False)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+            return False
         return True
 
     async def _copy_part(self, upload: Any, number: int, bucket: str, inner: str, span: str, info: Info) -> Any:
         condition = {"CopySourceIfMatch": info.version} if info.version else {}
         source = {"Bucket": bucket, "Key": inner}
-        return await self._call(
+        answer = await self._call(
             "upload_part_copy", **upload, PartNumber=number, CopySource=source, CopySourceRange=span, **condition
         )
+        if not answer.get("CopyPartResult", {}).get("ETag"):  # it took the request for a part without bytes
+            raise OSError(errno.EOPNOTSUPP, "the store copies no ranges")
+        return answer["CopyPartResult"]
 
     def copy(self, source: str, target: str, info: Info) -> None:
         bucket, inner = split(source)
@@ -410,6 +425,11 @@ class Body(io.BytesIO):
     def getbuffer(self) -> memoryview:
         """All of the bytes."""
         return memoryview(self._data)
+
+
+def quoted(etag: str | None) -> str | None:
+    """An etag as HTTP spells it: some servers leave out the quotes in their listings."""
+    return f'"{etag}"' if etag and not etag.endswith('"') else etag
 
 
 def condition(expected: str | None) -> dict[str, str]:

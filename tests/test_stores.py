@@ -34,12 +34,12 @@ def write(location: _stores.Location, data: bytes, **keywords: Any) -> None:
     location.store.write(location.key, io.BytesIO(data), len(data), **keywords)
 
 
-@pytest.fixture(params=["memory", "file", "s3", "gcs", "moto"])
+@pytest.fixture(params=["memory", "file", "s3", "gcs", "moto", "rclone"])
 def place(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(f"{request.param}_place")
 
 
-@pytest.fixture(params=["memory", "s3", "gcs", "moto"])
+@pytest.fixture(params=["memory", "s3", "gcs", "moto", "rclone"])
 def objects(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(f"{request.param}_place")
 
