@@ -114,9 +114,7 @@ class S3Engine:
         found = int(answer["ContentLength"])
         if found != file.size:
             raise store.error(errno.EIO, key, f"the store has {found} of {file.size} bytes")
-        return Info(
-            key, found, False, _store_s3.quoted(answer.get("ETag")), _store_s3._seconds(answer.get("LastModified"))
-        )
+        return _store_s3.as_info(key, found, answer)
 
 
 class GCSEngine:

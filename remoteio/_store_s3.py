@@ -161,9 +161,7 @@ class S3Store(RangedStore):
                 # The answer to a HEAD has no body to say why; that to a listing has (an expired token, for one).
                 next(self._list(key, "/", limit=1), None)
             raise
-        return Info(
-            key, int(answer["ContentLength"]), False, quoted(answer.get("ETag")), _seconds(answer.get("LastModified"))
-        )
+        return as_info(key, answer["ContentLength"], answer)
 
     def _list(self, start: str, delimiter: str, limit: int | None = None) -> Iterator[Info]:
         bucket, prefix = split(start)
@@ -179,13 +177,7 @@ class S3Store(RangedStore):
                 yield Info(f"{bucket}/{common['Prefix']}", 0, True)
             for item in page.get("Contents") or ():
                 key = f"{bucket}/{item['Key']}"
-                yield Info(
-                    key,
-                    int(item["Size"]),
-                    key.endswith("/"),
-                    quoted(item.get("ETag")),
-                    _seconds(item.get("LastModified")),
-                )
+                yield as_info(key, item["Size"], item, is_dir=key.endswith("/"))
             if limit or not page.get("IsTruncated"):
                 return
             query["ContinuationToken"] = page["NextContinuationToken"]
@@ -425,6 +417,11 @@ class Body(io.BytesIO):
     def getbuffer(self) -> memoryview:
         """All of the bytes."""
         return memoryview(self._data)
+
+
+def as_info(key: str, size: Any, said: dict[str, Any], *, is_dir: bool = False) -> Info:
+    """An object, by what the client says of it in a listing or in the answer to a HEAD."""
+    return Info(key, int(size), is_dir, quoted(said.get("ETag")), _seconds(said.get("LastModified")))
 
 
 def quoted(etag: str | None) -> str | None:

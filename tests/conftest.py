@@ -150,6 +150,11 @@ class Place:
         """The path or URL of something in it."""
         return f"{self.base}/{name}"
 
+    @property
+    def key(self) -> str:
+        """What the keys of its files begin with in their bucket, without a trailing slash."""
+        return self.base.split("/", 3)[3]
+
     # What follows goes past remoteio, through fsspec with nothing cached.
 
     def fs(self) -> Any:

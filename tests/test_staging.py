@@ -602,7 +602,7 @@ def test_ctrl_c_ends_a_transfer_at_once_and_the_store_is_unchanged(
             time.sleep(0.05)
         while "interrupted" not in (line := process.stdout.readline()):
             assert line
-        assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
+        assert time.monotonic() - began < 8  # it hangs for ever, or ends at once; the machine may be busy
         process.wait(timeout=120)
         time.sleep(max(0.0, 4 - (time.monotonic() - began)))
     assert s3_place.read("x") == b"o" * 24 * MIB

@@ -230,7 +230,7 @@ def test_where_the_one_who_fetches_hangs_the_wait_ends_and_names_it(
     began = time.monotonic()
     with pytest.raises(StagingError, match=f"process {pid} has been fetching"):
         staged_local(url, "r", timeout_s=1, storage_options=proxy.storage_options).__enter__()
-    assert 1 <= time.monotonic() - began < 60
+    assert 1 <= time.monotonic() - began < 10
 
 
 def test_one_who_hangs_is_not_waited_for_for_ever_without_a_bound_either(

@@ -181,9 +181,8 @@ def test_made_directories_exist_until_forgotten(objects: Any) -> None:
 
 
 def test_more_than_one_page_is_listed_whole(s3_place: Any, s3_server: Any) -> None:
-    base = at(s3_place, "").key.partition("/")[2]
-    s3_server.fill(f"{base}/many/{n:04}" for n in range(1500))
-    s3_server.fill(f"{base}/dirs/{n:04}/x" for n in range(1100))
+    s3_server.fill(f"{s3_place.key}/many/{n:04}" for n in range(1500))
+    s3_server.fill(f"{s3_place.key}/dirs/{n:04}/x" for n in range(1100))
     many, dirs = at(s3_place, "many"), at(s3_place, "dirs")
     assert len({info.key for info in many.store.scan(many.key)}) == 1500
     assert len([info for info in dirs.store.scan(dirs.key) if info.is_dir]) == 1100

@@ -524,7 +524,7 @@ def test_a_download_ends_soon_after_cancel_is_set(proxy_place: Place, proxy: Any
     with pytest.raises(OSError) as caught:
         fetch(proxy_place, ["a"], tmp_path, engine=engine, cancel=cancel, progress=give_up)
     assert caught.value.errno == errno.ECANCELED
-    assert time.monotonic() - cancelled_at[0] < 60  # it hangs for ever, or ends at once; the machine may be busy
+    assert time.monotonic() - cancelled_at[0] < 8  # it hangs for ever, or ends at once; the machine may be busy
     assert left(tmp_path) == []
 
 
@@ -593,7 +593,7 @@ def test_ctrl_c_in_a_download_returns_within_a_second(
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)
     assert out == b"interrupted\n"
-    assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
+    assert time.monotonic() - began < 8  # with the end of the interpreter, on a busy machine
     assert left(tmp_path) == []
 
 
@@ -609,7 +609,7 @@ def test_ctrl_c_in_an_upload_leaves_the_store_unchanged(
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=120)
     assert out == b"interrupted\n"
-    assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
+    assert time.monotonic() - began < 8  # it hangs for ever, or ends at once; the machine may be busy
     time.sleep(4)
     assert proxy_place.read("a") == b"old"
     assert unfinished(proxy_place) == []
@@ -627,7 +627,7 @@ def test_a_second_ctrl_c_does_not_hang(proxy_place: Place, proxy: Any, tmp_path:
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     process.communicate(timeout=120)
-    assert time.monotonic() - began < 60  # it hangs for ever, or ends at once; the machine may be busy
+    assert time.monotonic() - began < 8  # it hangs for ever, or ends at once; the machine may be busy
     assert process.returncode != 0
 
 

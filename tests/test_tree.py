@@ -118,7 +118,7 @@ def test_a_marker_is_a_directory_and_no_entry(gcs_place: Place, gcs_server: Serv
 
 
 def test_a_marker_goes_with_its_tree(gcs_place: Place, gcs_server: Server) -> None:
-    gcs_server.put(f"{gcs_place.base.partition('://')[2].partition('/')[2]}/d/e/", b"")
+    gcs_server.put(f"{gcs_place.key}/d/e/", b"")
     with gcs_place.scope():
         shutil.rmtree(gcs_place.url("d"))
         assert not os.path.exists(gcs_place.url("d"))
@@ -128,10 +128,9 @@ def test_a_marker_goes_with_its_tree(gcs_place: Place, gcs_server: Server) -> No
 def test_listdir_is_complete_past_a_thousand_files_and_directories(name: str, request: pytest.FixtureRequest) -> None:
     place: Place = request.getfixturevalue(f"{name}_place")
     expected = {f"f{n:04}" for n in range(1050)} | {f"p{n:04}" for n in range(1050)}
-    base = place.base.split("/", 3)[3]
     server: Server = request.getfixturevalue(f"{name}_server")
-    server.fill(f"{base}/f{n:04}" for n in range(1050))
-    server.fill(f"{base}/p{n:04}/x" for n in range(1050))
+    server.fill(f"{place.key}/f{n:04}" for n in range(1050))
+    server.fill(f"{place.key}/p{n:04}/x" for n in range(1050))
     with place.scope():
         names = os.listdir(place.base)
     assert len(names) == len(expected)
@@ -295,7 +294,7 @@ def test_rmtree_removes_keys_with_empty_segments(moto_place: Place) -> None:
 
 def test_rmtree_is_complete_past_a_thousand_keys(s3_place: Place, s3_server: Server) -> None:
     plant(s3_place, {"e": b""})
-    s3_server.fill(f"{s3_place.base.split('/', 3)[3]}/d/{n % 7}/{n:04}" for n in range(1100))
+    s3_server.fill(f"{s3_place.key}/d/{n % 7}/{n:04}" for n in range(1100))
     with s3_place.scope():
         shutil.rmtree(s3_place.url("d"))
     assert harvest(s3_place) == {"e": b""}
@@ -373,7 +372,7 @@ def test_rmtree_ignores_failures_if_told_to(guarded: Place) -> None:
 
 
 def test_rmtree_tells_a_listing_that_breaks_off(proxy: Proxy, proxy_place: Place, s3_server: Server) -> None:
-    s3_server.fill(f"{proxy_place.base.split('/', 3)[3]}/d/{n:04}" for n in range(1100))
+    s3_server.fill(f"{proxy_place.key}/d/{n:04}" for n in range(1100))
     proxy.deny(operation="ListObjectsV2", target="continuation-token")
     with proxy_place.scope(), pytest.raises(PermissionError):
         shutil.rmtree(proxy_place.url("d"))
